@@ -1,0 +1,133 @@
+"""What each parameter is: its role decides how step 2 of NaP may treat it.
+
+Projection keeps the function only for scale-invariant weights. So every parameter of a model gets
+a role, and `Projector` states its policy by role, never by the spelling of a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any, Literal
+
+from torch import nn
+
+PLAN_ATTRIBUTE = "_nap_plan"
+
+
+class Role(StrEnum):
+    """What a parameter does to the function that the model computes."""
+
+    SCALE_INVARIANT = "scale-invariant"  # c·W computes the same function, to the last bits
+    NORMALISED = "normalised"  # the same, but for the eps of a norm that the model came with
+    JOINT = "joint"  # normalised only inside a sum: its share of the sum depends on its norm
+    CHAIN = "chain"  # feeds another weight linearly, and nothing normalises the pair
+    OUTPUT = "output"  # reaches the output with no norm after it
+    EMBEDDING = "embedding"  # a look-up table that no norm of its own follows
+    AFFINE = "affine"  # scale or offset of a norm
+    BIAS = "bias"  # any other vector or number
+    WEIGHT = "weight"  # a matrix whose use was never traced: only nap.normalize_ or nap.plan can tell
+    UNUSED = "unused"  # the example forward never touched it
+
+
+WEIGHT_ROLES = frozenset(set(Role) - {Role.AFFINE, Role.BIAS})
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One parameter and what is known of it."""
+
+    name: str  # the first of its names in `named_parameters()`
+    role: Role
+    reason: str = ""
+    out_axis: int = 0  # the axis of output features: rows of a Linear, 1 for (in, out) layouts
+    stacked: int = 0  # leading axes that list independent weights, such as experts
+    part: Literal["scale", "offset"] | None = None  # for AFFINE
+    homogeneous: bool | None = None  # for AFFINE: only ReLU-like activations follow; None: not traced
+
+
+class WeightTable(Mapping[str, Weight]):
+    """Parameters by name; `print` it to read it, `of(role, ...)` to select from it."""
+
+    def __init__(self, rows: Mapping[str, Weight]):
+        self._rows = dict(rows)
+
+    def __getitem__(self, name: str) -> Weight:
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def of(self, *roles: Role) -> list[Weight]:
+        """The rows with one of these roles, in the model's order."""
+        return [row for row in self._rows.values() if row.role in roles]
+
+    def __str__(self) -> str:
+        wide = max([len(name) for name in self._rows] + [9])
+        return "\n".join(
+            [f"{'parameter':{wide}}  {'role':15}  reason"]
+            + [f"{w.name:{wide}}  {w.role:15}  {w.reason}".rstrip() for w in self._rows.values()]
+        )
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [asdict(row) for row in self._rows.values()]
+
+    @classmethod
+    def from_json(cls, rows: list[dict[str, Any]]) -> WeightTable:
+        return cls({row["name"]: Weight(**{**row, "role": Role(row["role"])}) for row in rows})
+
+
+_NORMS = (
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.GroupNorm,
+    nn.modules.batchnorm._NormBase,
+)
+
+
+def weight_groups(model: nn.Module) -> WeightTable:
+    """Every parameter of `model` with its role.
+
+    A model that went through `nap.normalize_` (or contains one that did) is read from the plan that
+    was applied. Elsewhere only structure is known: norms give affine parameters, and each other
+    matrix is a `weight` whose role would take an example forward to find.
+
+    >>> import torch
+    >>> print(weight_groups(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.LayerNorm(3))))
+    parameter  role             reason
+    0.weight   weight           not traced
+    0.bias     bias
+    1.weight   affine           scale of LayerNorm
+    1.bias     affine           offset of LayerNorm
+    """
+    traced = _traced_rows(model)
+    rows = {}
+    for name, parameter in model.named_parameters():
+        rows[name] = traced.get(name) or _structural_row(model, name, parameter.ndim)
+    return WeightTable(rows)
+
+
+def _traced_rows(model: nn.Module) -> dict[str, Weight]:
+    rows: dict[str, Weight] = {}
+    for prefix, module in model.named_modules():
+        plan = getattr(module, PLAN_ATTRIBUTE, None)
+        for row in plan.weights.values() if plan is not None else ():
+            name = f"{prefix}.{row.name}" if prefix else row.name
+            rows.setdefault(name, replace(row, name=name))
+    return rows
+
+
+def _structural_row(model: nn.Module, name: str, ndim: int) -> Weight:
+    owner, _, leaf = name.rpartition(".")
+    module = model.get_submodule(owner)
+    if isinstance(module, _NORMS):
+        part: Literal["scale", "offset"] = "offset" if leaf == "bias" else "scale"
+        return Weight(name, Role.AFFINE, f"{part} of {type(module).__name__}", part=part)
+    if ndim < 2:
+        return Weight(name, Role.BIAS)
+    out_axis = 1 if isinstance(module, nn.modules.conv._ConvTransposeNd) else 0
+    return Weight(name, Role.WEIGHT, "not traced", out_axis=out_axis)
