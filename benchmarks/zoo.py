@@ -1,0 +1,137 @@
+"""Converts every architecture of the zoo, and writes the table docs/zoo.md and its rows as JSON.
+
+    python benchmarks/zoo.py rows.json [--only transformers] [--merge other.json ...]
+
+Rows measured on other machines (say, one that has timm and torchvision) join the table with --merge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))  # in front of this folder, whose zoo.py would shadow the package
+
+from zoo import handmade  # noqa: E402
+from zoo.entry import Entry  # noqa: E402
+from zoo.judge import judge  # noqa: E402
+
+HEAD = """# The zoo
+
+What `nap.normalize_` does to architectures that it was not written for. Labels come from an oracle that
+shares nothing with the library (`tests/zoo/oracle.py`): a weight needs a norm if multiplying it by 10⁷
+makes the input of some hidden nonlinearity grow along. A conversion is **perfect** if no weight does so
+any more, no norm went where none was needed, every weight reported scale-invariant is so within 1e-9 in
+float64, nothing leaks across samples or time, copies and gradients are sound, and planning again finds
+nothing to do. Written by `python benchmarks/zoo.py`; tiny random configurations, inputs of batch two.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("rows", type=Path, help="where to write the rows, as JSON")
+    parser.add_argument("--only", default="", help="families or names that contain this")
+    parser.add_argument("--merge", type=Path, nargs="*", default=[], help="rows of other runs to show, too")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "zoo.md")
+    parser.add_argument("--device", default="cpu", help="cuda pays for timm and torchvision")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
+    options = parser.parse_args()
+    entries, missing = available()
+    chosen = [i for i, entry in enumerate(entries) if options.only in f"{entry.family} {entry.name}"]
+    order = {(entry.family, entry.name): i for i, entry in enumerate(entries)}
+    rows: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        waiting = [pool.submit(measure, number, options.device) for number in chosen]
+        for count, future in enumerate(as_completed(waiting), 1):
+            row = future.result()
+            print(f"[{count}/{len(chosen)}] {row['family']} {row['name']}: {row['verdict']}", flush=True)
+            rows = sorted([*rows, row], key=lambda row: order[row["family"], row["name"]])
+            options.rows.write_text(json.dumps({"rows": rows, "missing": missing}, indent=1))
+    for path in options.merge:
+        other = json.loads(path.read_text())
+        known = {(row["family"], row["name"]) for row in rows}
+        rows += [row for row in other["rows"] if (row["family"], row["name"]) not in known]
+        missing = [name for name in missing if name in other["missing"]]
+    options.docs.write_text(page(rows, missing))
+
+
+def measure(number: int, device: str) -> dict[str, Any]:
+    """The row of one entry; by number, because builders do not travel between processes."""
+    warnings.simplefilter("ignore")  # what other libraries warn of is not measured here
+    torch.set_num_threads(1)
+    return asdict(judge(available()[0][number], device))
+
+
+@cache
+def available() -> tuple[list[Entry], list[str]]:
+    """The entries that this machine can build, and the names of those that it cannot."""
+    from zoo import huggingface, stable_baselines, vision_libraries
+
+    entries, missing = list(handmade.ENTRIES), []
+    for library, module in (("transformers", huggingface), ("stable_baselines3", stable_baselines)):
+        try:
+            __import__(library)
+        except ImportError:
+            missing += [f"{library} {entry.name}" for entry in module.ENTRIES]
+        else:
+            found, absent = module.available()
+            entries += found
+            missing += absent
+    found, absent = vision_libraries.available()
+    return entries + found, missing + absent
+
+
+def page(rows: list[dict[str, Any]], missing: list[str]) -> str:
+    """The table as Markdown: a summary by family, then a line for each model."""
+    families = list(dict.fromkeys(row["family"] for row in rows))
+    summary = [_summary(family, [row for row in rows if row["family"] == family]) for family in families]
+    summary.append(_summary("**all**", rows))
+    return "\n".join(
+        [
+            HEAD,
+            "| family | models | perfect | refused | faulty | weights in need | normalised | wrong norms |",
+            "|---|---|---|---|---|---|---|---|",
+            *summary,
+            "",
+            "| model | weights that needed a norm | normalised | scale-invariant | verdict and exceptions |",
+            "|---|---|---|---|---|",
+            *(_line(row) for row in rows),
+            "",
+            *([f"Not there to be measured: {', '.join(missing)}.", ""] if missing else []),
+        ]
+    )
+
+
+def _summary(family: str, rows: list[dict[str, Any]]) -> str:
+    count = {kind: sum(row["verdict"] == kind for row in rows) for kind in ("perfect", "refused")}
+    rest = len(rows) - sum(count.values())
+    needed, healed = (sum(row[key] for row in rows) for key in ("needed", "healed"))
+    wrong = sum(len(row["wrong_norms"]) for row in rows)
+    cells = (family, len(rows), count["perfect"], count["refused"], rest, needed, healed, wrong)
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _line(row: dict[str, Any]) -> str:
+    grouped: dict[str, list[str]] = {}
+    for weight, reason in row["left_alone"].items():
+        grouped.setdefault(reason, []).append(f"`{weight}`")
+    notes = [row["verdict"]] + [" ".join(problem.split()) for problem in row["problems"]]
+    notes += [f"left alone ({reason}): {', '.join(weights)}" for reason, weights in grouped.items()]
+    text = "; ".join(notes).replace("|", "\\|")
+    cells = (f"{row['family']}: {row['name']}", row["needed"], row["healed"], row["invariant"], text)
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+if __name__ == "__main__":
+    main()

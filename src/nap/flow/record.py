@@ -1,0 +1,77 @@
+"""The record of one forward: what was used, what met what, what became of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from nap.flow.layout import Heads
+from nap.flow.operations import Kind
+from nap.flow.values import Carry
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One call of one module."""
+
+    site: str
+    call: int
+    nonlinear_before: int  # nonlinearities and norms recorded when it began
+
+
+@dataclass
+class Use:
+    """One call of a parametric function: which parameters, and how its output is laid out."""
+
+    sources: frozenset[str]
+    operation: str
+    axis: int = -1  # of output features
+    spatial: int = 0  # space axes of a convolution
+    stacked: int = 0  # leading axes of the weight that list independent weights
+    members: frozenset[str] = frozenset()  # inner sites, where a linear module counts as one producer
+    output: Tensor | None = None  # what the site returned
+
+
+@dataclass
+class Meeting:
+    """A nonlinearity that un-normalised producers enter."""
+
+    operation: str
+    kind: Kind
+    carry: frozenset[Carry]
+    modules: tuple[str, ...]  # the stack of running modules, outermost first
+    active: frozenset[int]  # their calls
+    shape: torch.Size
+    hidden: bool  # something parametric comes after it
+    features: dict[Carry, frozenset[int] | None] = field(default_factory=dict)  # None: all of them
+    heads: dict[Carry, Heads] = field(default_factory=dict)
+    temperature: float = 1.0  # factor between the q·k product and the softmax
+    faults: dict[Carry, str] = field(default_factory=dict)
+
+
+@dataclass
+class Flow:
+    """The record of one forward."""
+
+    meetings: list[Meeting] = field(default_factory=list)
+    uses: dict[tuple[str, int, int], Use] = field(default_factory=dict)
+    sinks: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # site → norm, linear, ...
+    degrees: dict[str, float] = field(default_factory=dict)  # of the outputs together
+    returned: set[str] = field(default_factory=set)  # sites whose whole un-normalised result is an output
+    followers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # norm → activations
+    affine: dict[str, tuple[str, ...]] = field(default_factory=dict)  # norm → its parameters
+    added: set[str] = field(default_factory=set)  # parameters that are added to data
+    scaled: set[str] = field(default_factory=set)  # parameters that multiply data elementwise
+    tables: set[str] = field(default_factory=set)  # parameters that rows are looked up in
+    inline: set[str] = field(default_factory=set)  # modules in which a norm is written out
+    stacked: dict[str, int] = field(default_factory=dict)  # parameter → leading axes that list weights
+    out_axis: dict[str, int] = field(default_factory=dict)  # parameter → axis of output features
+    seen: set[str] = field(default_factory=set)  # parameters that were used at all
+    unknown: dict[str, str] = field(default_factory=dict)  # operation → module where a producer met it
+    recurrent: list[str] = field(default_factory=list)
+    attention: list[str] = field(default_factory=list)  # nn.MultiheadAttention modules
+    unseen: list[str] = field(default_factory=list)  # modules that met a tensor of unknown origin
+    tupled: set[str] = field(default_factory=set)  # sites that return more than one tensor

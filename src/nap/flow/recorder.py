@@ -1,0 +1,272 @@
+"""What reaches what: one real forward, recorded.
+
+The model runs once, as it is, on example inputs. A `TorchFunctionMode` sees every torch function,
+module hooks see which module is running, and each tensor gets a `Value`. Recorded is where
+un-normalised results of parametric functions meet a nonlinearity (`Meeting`), what becomes of each
+producer, and how every output scales with every weight. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from nap.flow import effects, special
+from nap.flow.layout import LayoutError, head_groups, reached_features
+from nap.flow.operations import Kind, operation_name
+from nap.flow.record import Flow, Frame, Meeting, Use
+from nap.flow.values import CONSTANT, Carry, Value, merge, tensors_in
+
+
+def record(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Flow:
+    """The record of `model(*args, **kwargs)`. The model is left as it was, but for RNG-free state."""
+    with Recorder(model) as recorder:
+        with torch._C.DisableTorchFunction():
+            recorder.inputs((args, kwargs))
+        output = model(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            recorder.outputs(output)
+    return recorder.flow
+
+
+class Recorder(TorchFunctionMode):
+    """Follows values through the functions that a model calls."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.flow = Flow()
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.modules = dict(model.named_modules())
+        self.parameters = {id(p): name for name, p in model.named_parameters()}
+        self.values: dict[int, Value] = {}
+        self.alive: list[Tensor] = []  # ids stay unique only while their tensors live
+        self.frames: list[Frame] = []
+        self.ancestors: dict[int, frozenset[int]] = {}
+        self.products: list[tuple[Tensor, tuple[Tensor, int], tuple[Tensor, int]]] = []
+        self.open_product: int | None = None  # its result is not known yet
+        self.given_temperature: float | None = None
+        self.roots: dict[str, frozenset[Carry]] = {}  # values whose own scale is being followed
+        self.meetings_at: dict[int, Meeting] = {}
+        self.calls = 0
+        self.operations = 0
+        self.nonlinear = 0
+        self.muted = 0
+        self._hooks = ExitStack()
+        for _, parameter in model.named_parameters():
+            first = self.parameters[id(parameter)]
+            self.put(parameter, Value(sources=frozenset([first]), degrees={first: 1.0}, raw=True))
+        for constant in _constants(model):
+            self.put(constant, CONSTANT)
+
+    # -- the shell: modules come and go --------------------------------------------------------
+
+    def __enter__(self) -> Recorder:
+        for module in self.modules.values():
+            for handle in (
+                module.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True),
+                module.register_forward_hook(self._exit, with_kwargs=True),
+            ):
+                self._hooks.callback(handle.remove)
+        self._hooks.enter_context(torch.enable_grad())
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._hooks.close()
+
+    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.calls += 1
+        frame = Frame(self.names[id(module)], self.calls, self.nonlinear)
+        self.ancestors[self.calls] = frozenset(f.call for f in self.frames)
+        self.frames.append(frame)
+        self.muted += special.is_opaque(module)
+
+    def _exit(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        with torch._C.DisableTorchFunction():  # what the hook itself computes is no part of the model
+            return self._left(module, args, kwargs, output)
+
+    def _left(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        frame = self.frames.pop()
+        self.muted -= special.is_opaque(module)
+        if self.muted:
+            return None
+        if special.is_opaque(module):
+            special.follow(self, module, frame, args, kwargs, output)
+        tensors = list(tensors_in(output))
+        if isinstance(output, Tensor):
+            return self._leave(frame, output)
+        for tensor in tensors:
+            if any(c.call == frame.call for c in self.value(tensor).carry):
+                self.flow.tupled.add(frame.site)
+        return None
+
+    def _leave(self, frame: Frame, output: Tensor) -> Tensor | None:
+        value = self.value(output)
+        sites = {c for c in value.carry if frame.call in self.ancestors[c.call]}
+        plain = self.nonlinear == frame.nonlinear_before
+        if plain and len({c.site for c in sites}) > 1 and sites == value.carry and frame.site:
+            value = self._unite(frame, output, value)
+        mine = [c for c in value.carry if c.call == frame.call]
+        if not mine:
+            return None
+        for c in mine:
+            self.flow.uses[c.key].output = output
+        clone = output.clone()  # later in-place operations must not touch what gradients are taken of
+        self.put(clone, value)
+        return clone
+
+    def _unite(self, frame: Frame, output: Tensor, value: Value) -> Value:
+        """A module that is linear in its producers (noisy layers, LoRA) counts as one producer."""
+        inner = [self.flow.uses[c.key] for c in value.carry]
+        self.operations += 1
+        united = Carry(frame.site, frame.call, self.operations)
+        self.flow.uses[united.key] = Use(
+            frozenset().union(*(u.sources for u in inner)),
+            "sum",
+            inner[0].axis,
+            inner[0].spatial,
+            members=frozenset(c.site for c in value.carry),
+        )
+        for c in value.carry:
+            self.flow.sinks[c.site].add("sum")
+        value = replace(value, carry=frozenset([united]))
+        self.put(output, value)
+        return value
+
+    # -- the core: values flow -----------------------------------------------------------------
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.muted:
+            return func(*args, **kwargs)
+        name = operation_name(func)
+        tensors = list(tensors_in((args, kwargs)))
+        operands = [self.value(t) for t in tensors]
+        self.flow.seen.update(name for v in operands if not v.data for name in v.sources)
+        kind = effects.kind_of(name, args, kwargs)
+        follow = effects.FOLLOW.get(kind, effects.follow_unknown)
+        outcome = follow(self, name, args, kwargs, tensors, operands)
+        out = func(*args, **kwargs)
+        results = list(tensors_in(out))
+        if name in ("setitem", "copy", "set_data") and not results:
+            results = [args[0]]
+        for i, result in enumerate(results):
+            self.put(result, outcome(i, result) if callable(outcome) else outcome)
+            if args and result is args[0] and result._is_view() and id(result._base) in self.values:
+                self.put(result._base, merge([self.value(result._base), self.value(result)]))
+        if self.open_product is not None:
+            self.products[self.open_product] = (results[0], *self.products[self.open_product][1:])
+            self.open_product = None
+        return out
+
+    def value(self, tensor: Tensor) -> Value:
+        found = self.values.get(id(tensor))
+        if found is None:
+            if tensor.grad_fn is not None:
+                self.flow.unseen.append(self.frames[-1].site if self.frames else "")
+            found = Value(data=tensor.grad_fn is not None, index=not _floating(tensor))
+            self.put(tensor, found)
+        return found
+
+    def put(self, tensor: Tensor, value: Value) -> None:
+        self.values[id(tensor)] = replace(value, index=not _floating(tensor))
+        self.alive.append(tensor)
+
+    def inputs(self, tree: Any) -> None:
+        for tensor in tensors_in(tree):
+            self.put(tensor, Value(data=True))
+
+    def outputs(self, tree: Any) -> None:
+        for tensor in tensors_in(tree):
+            value = self.value(tensor)
+            self.flow.returned.update(c.site for c in value.carry if not c.sliced and not c.mixed)
+            self.flow.degrees.update(
+                {n: max(abs(d), self.flow.degrees.get(n, 0.0)) for n, d in value.degrees.items()}
+            )
+            for c in value.carry:
+                self.flow.sinks[c.site].add("output")
+
+    # -- what the effects of operations report -------------------------------------------------
+
+    def parametric(self, use: Use, operands: Sequence[Value]) -> frozenset[Carry]:
+        """A parametric function ran here: what its output carries."""
+        frame = self.frames[-1] if self.frames else Frame("", 0, 0)
+        self.operations += 1
+        carry = Carry(frame.site, frame.call, self.operations)
+        self.flow.uses[carry.key] = use
+        for value in operands:
+            self._sink(value.carry, "linear")
+            for pending in value.pending:
+                self.meetings_at[pending].hidden = True
+        self.ancestors.setdefault(frame.call, frozenset())
+        mixed = (c for v in operands for c in v.carry if c.product and not c.mixed and not v.probability)
+        return frozenset([carry, *(replace(c, mixed=True) for c in mixed)])
+
+    def meet(self, name: str, kind: Kind, value: Value, tensor: Tensor) -> frozenset[int]:
+        """A nonlinearity ran: the meeting is recorded; returns what stays pending."""
+        self.nonlinear += 1
+        for norm in value.affine:
+            self.flow.followers[norm].add(name)
+        softmax = kind in (Kind.SOFTMAX, Kind.ATTENTION)
+        carried = frozenset(c for c in value.carry if softmax or not c.mixed)
+        if not carried or not value.data:
+            return value.pending
+        meeting = Meeting(
+            name,
+            kind,
+            carried,
+            tuple(f.site for f in self.frames),
+            frozenset(f.call for f in self.frames),
+            tensor.shape,
+            hidden=kind in (Kind.ACTIVATION, Kind.HOMOGENEOUS),
+        )
+        for carry in carried:
+            try:
+                self._locate(meeting, carry, tensor)
+            except LayoutError as fault:
+                meeting.faults[carry] = str(fault)
+        self.flow.meetings.append(meeting)
+        self._sink(value.carry, "nonlinearity")
+        key = len(self.flow.meetings)
+        self.meetings_at[key] = meeting
+        return value.pending | {key}
+
+    def _locate(self, meeting: Meeting, carry: Carry, tensor: Tensor) -> None:
+        use = self.flow.uses[carry.key]
+        if use.output is None:
+            return
+        if meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION):
+            if carry.product is None:
+                return
+            product, *sides = self.products[carry.product[0]]
+            operand, contracted = sides[carry.product[1]]
+            meeting.heads[carry] = head_groups(operand, contracted, use.output, use.axis)
+            given = self.given_temperature if meeting.kind is Kind.ATTENTION else None
+            meeting.temperature = effects.temperature(product, tensor) if given is None else given
+        elif carry.sliced:
+            meeting.features[carry] = reached_features(tensor, use.output, use.axis)
+
+    def normalised(self, value: Value) -> None:
+        self.nonlinear += 1
+        self._sink(value.carry, "norm")
+
+    def _sink(self, carry: Iterable[Carry], sink: str) -> None:
+        for c in carry:
+            self.flow.sinks[c.site].add(sink)
+
+
+def _constants(model: nn.Module) -> Iterator[Tensor]:
+    yield from model.buffers()
+    for module in model.modules():
+        yield from (t for t in tensors_in(list(vars(module).values())) if not isinstance(t, nn.Parameter))
+
+
+def _floating(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()

@@ -1,0 +1,183 @@
+"""What NaP would do to a model, before it does it: the library part of `nap inspect`.
+
+`load_factory` and `example_input` turn words into a model and its inputs; `describe` plans both steps
+of NaP on a copy and says what it found.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nap.normalize import normalize_, plan
+from nap.plan import Plan
+from nap.project import ProjectionPlan, Projector
+
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
+} | {"bool": torch.bool, "uint8": torch.uint8}
+
+
+def load_factory(target: str) -> Callable[[], Any]:
+    """The function that `FILE.py:FACTORY` names; the file runs as a script's neighbour would import it."""
+    file, colon, name = target.rpartition(":")
+    if not colon or not file or not name:
+        raise ValueError(f"{target!r} names no factory; write FILE.py:FACTORY, such as models.py:make_model")
+    path = Path(file)
+    if not path.is_file():
+        near = get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
+        raise ValueError(f"there is no file {file}{_did_you_mean(near)}")
+    name_inside = f"_inspected_{path.stem}"  # a name of its own: the file may be called random.py
+    spec = importlib.util.spec_from_file_location(name_inside, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{file} is not a Python file; its name has to end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[name_inside] = module  # dataclasses inside the file look themselves up here
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"{file} fails when it is imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    found = getattr(module, name, None)
+    if not callable(found):
+        callables = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+        what = "no" if found is None else "a value, not a function, called"
+        raise ValueError(f"{file} has {what} {name}{_did_you_mean(get_close_matches(name, callables, n=1))}")
+    return found
+
+
+def example_input(text: str, *, seed: int = 0) -> Tensor:
+    """The tensor that `2x3x32x32` or `2x16:int64` describes.
+
+    Floats are standard normal; integers are 0 or 1, so that every look-up table has those rows.
+
+    >>> example_input("2x3").shape, example_input("4x16:int64").dtype
+    (torch.Size([2, 3]), torch.int64)
+    """
+    sizes, _, suffix = text.partition(":")
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes.split("x")):
+        raise ValueError(f"{text!r} is no input; write sizes joined by x, such as 2x3x32x32 or 2x16:int64")
+    name = suffix or "float32"
+    if name not in DTYPES:
+        raise ValueError(f"{text!r} asks for the unknown dtype {name!r}; known are {', '.join(DTYPES)}")
+    shape, dtype = [int(size) for size in sizes.split("x")], DTYPES[name]
+    generator = torch.Generator().manual_seed(seed)
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator).to(dtype)
+    return torch.randint(2, shape, generator=generator).to(dtype)
+
+
+def model_and_inputs(
+    returned: Any, inputs: Sequence[Tensor] = ()
+) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """Model, args and kwargs of what a factory returned: model, (model, args) or (model, args, kwargs)."""
+    parts = returned if isinstance(returned, tuple) else (returned,)
+    if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
+        raise ValueError(
+            f"the factory returned {_kind(returned)}; return model, (model, args) or (model, args, kwargs)"
+        )
+    model, args, kwargs = parts[0], parts[1] if len(parts) > 1 else (), parts[2] if len(parts) > 2 else {}
+    if isinstance(args, Tensor):
+        args = (args,)
+    if not isinstance(args, tuple | list) or not isinstance(kwargs, Mapping):
+        raise ValueError(
+            f"the factory returned args as {_kind(args)} and kwargs as {_kind(kwargs)}; "
+            "args is a tuple of example inputs (a lone tensor is fine), kwargs a dict"
+        )
+    if inputs and len(parts) > 1:
+        raise ValueError("the factory returns its own inputs; leave out either those or --input")
+    if not inputs and len(parts) == 1:
+        raise ValueError("no example input: add --input 2x3x32x32, or return (model, args) from the factory")
+    return model, tuple(inputs) or tuple(args), dict(kwargs)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What steps 1 and 2 would do, and what stands in their way; `print` it to read it."""
+
+    plan: Plan
+    projection: ProjectionPlan | None  # for the converted copy; None where there is a problem
+    problems: tuple[str, ...]
+
+    def __str__(self) -> str:
+        state = "as it is" if self.plan.problems else "after step 1"
+        parts = ["Step 1: normalise", str(self.plan), ""]
+        parts += [f"Parameters of the model {state}", str(self.plan.weights), ""]
+        if self.projection is not None:
+            parts += ["Step 2: project", str(self.projection), ""]
+        many = len(self.problems)
+        verdict = f"{many} problem{'s' if many != 1 else ''} found:" if many else "No problems found."
+        return "\n".join([*parts, verdict, *(f"  - {problem}" for problem in self.problems)])
+
+    def to_json(self) -> dict[str, Any]:
+        projection = None if self.projection is None else self.projection.to_json()
+        return {
+            "plan": json.loads(self.plan.to_json()),
+            "projection": projection,
+            "problems": list(self.problems),
+        }
+
+
+def describe(
+    model: nn.Module,
+    args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    projector: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Inspection:
+    """What `normalize_(model, args, **options)` and `Projector(model, **projector)` would do to `model`.
+
+    The model itself is not touched: step 1 runs on a copy, and step 2 reads its radii there.
+
+    >>> found = describe(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(2, 4))
+    >>> found.projection.names("project"), found.problems
+    (['0.weight', '2.weight'], ())
+    """
+    _check_runs(model, args, kwargs or {})
+    found = plan(model, args, kwargs, **options)
+    problems = tuple(str(problem) for problem in found.problems)
+    projection = None
+    if not problems:
+        converted = copy.deepcopy(model)
+        normalize_(converted, found)
+        try:
+            projection = Projector(converted, **(projector or {})).plan
+        except ValueError as error:
+            problems = (f"step 2: {error}",)
+    return Inspection(found, projection, problems)
+
+
+def _check_runs(model: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+    """Tell a model that fails by itself from one that conversion cannot handle."""
+    twin = copy.deepcopy(model).eval()
+    try:
+        with torch.no_grad():
+            twin(*(args if isinstance(args, tuple) else (args,)), **kwargs)
+    except Exception as error:
+        raise ValueError(
+            f"the model does not run on the example input: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _did_you_mean(near: Sequence[str]) -> str:
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "(" + ", ".join(_kind(part) for part in value) + ")"
+    return type(value).__name__

@@ -1,0 +1,1 @@
+"""The paper, runnable: models, data, training, experiments and the command `nap`."""

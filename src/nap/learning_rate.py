@@ -1,0 +1,196 @@
+"""Effective learning rates (Definition 1), measured on a model and its optimizer.
+
+A weight that a norm follows can change its direction only. So its step counts relative to its norm:
+the rate that matters is lr/‖W‖² where the optimizer adds gradients, which shrink as ‖W‖ grows, and
+lr/‖W‖ where it adds steps of a fixed length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from enum import StrEnum
+from itertools import product
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from nap.weights import WEIGHT_ROLES, Weight, weight_groups
+
+Number = TypeVar("Number", float, Tensor)
+
+
+class Update(StrEnum):
+    """What an optimizer adds to the weights: the two cases of Definition 1."""
+
+    RAW = "raw"  # the gradient, or a running sum of gradients
+    NORMALISED = "normalised"  # steps whose length does not depend on that of the gradient
+
+    @property
+    def power(self) -> int:
+        """The power of ‖θ‖ that the effective rate falls with."""
+        return 2 if self is Update.RAW else 1
+
+
+# By class name, because the same algorithm comes from many packages. Subclasses inherit the answer.
+_RAW = {"SGD"}
+_NORMALISED = {
+    *("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SparseAdam", "RMSprop", "Adagrad", "Adadelta"),
+    *("Lion", "Signum", "Muon"),
+}
+_BEYOND_DEFINITION_1 = {
+    "LBFGS": "a quasi-Newton step grows with the weights",
+    "Rprop": "its lr sets the first step only",
+    "Adafactor": "its steps are proportional to the weights",
+    "ASGD": "its step size is in its state, not in its lr",
+}
+
+
+def effective_lr(lr: Number, norm: Number, *, update: Update) -> Number:
+    """η/‖θ‖² for raw gradients, η/‖θ‖ for normalised updates (Definition 1).
+
+    >>> effective_lr(0.1, 2.0, update=Update.RAW), effective_lr(0.1, 2.0, update=Update.NORMALISED)
+    (0.025, 0.05)
+    """
+    return lr / norm**update.power
+
+
+def update_of(optimizer: Optimizer) -> Update:
+    """Which case of Definition 1 an optimizer is, by its class or the nearest known class above it."""
+    for kind in (cls.__name__ for cls in type(optimizer).__mro__):
+        if kind in _RAW:
+            return Update.RAW
+        if kind in _NORMALISED:
+            return Update.NORMALISED
+        if kind in _BEYOND_DEFINITION_1:
+            raise ValueError(
+                f"{kind} has no effective learning rate by Definition 1: {_BEYOND_DEFINITION_1[kind]}; "
+                f"pass update= to read its lr as if it had"
+            )
+    raise ValueError(
+        f"{type(optimizer).__name__} is not an optimizer known here; say what it adds to the weights: "
+        f"update='raw' (gradients, also with momentum) or update='normalised' (like Adam or sign steps)"
+    )
+
+
+def effective_learning_rates(
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    update: Update | str | None = None,
+    weights: Collection[str] | None = None,
+) -> dict[str, float]:
+    """The rate of each matrix-like weight that `optimizer` holds, by Definition 1.
+
+    Definition 1 is about weights that a norm follows. Others (the output layer, or any weight of a
+    model without norms) are listed with the same formula, though for them the rate says nothing of
+    the function: choose with `weights`, such as
+    `[w.name for w in nap.weight_groups(model).of(Role.SCALE_INVARIANT)]`. Weights stacked in one
+    tensor (experts) have a rate each, named `name[i]`. A weight of zeros has an infinite rate. Costs
+    one copy from the device, however many weights there are.
+
+    >>> model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.LayerNorm(4))
+    >>> _ = nn.init.eye_(model[0].weight)
+    >>> effective_learning_rates(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    {'0.weight': 0.025}
+    """
+    kind = update_of(optimizer) if update is None else Update(update)
+    return {
+        name: effective_lr(lr, norm, update=kind) if norm else math.inf
+        for name, norm, lr in _read(model, optimizer, weights)
+    }
+
+
+def global_effective_learning_rate(
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    update: Update | str | None = None,
+    weights: Collection[str] | None = None,
+) -> float:
+    """The rate of all those weights taken as one vector θ, ‖θ‖² = Σ‖W‖²: the global rate of §4.1.
+
+    >>> model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.LayerNorm(4))
+    >>> _ = nn.init.eye_(model[0].weight)
+    >>> global_effective_learning_rate(model, torch.optim.Adam(model.parameters(), lr=0.1))
+    0.05
+    """
+    kind = update_of(optimizer) if update is None else Update(update)
+    names, norms, lrs = zip(*_read(model, optimizer, weights), strict=True)
+    if len(set(lrs)) > 1:
+        raise ValueError(
+            f"the weights {list(names)} have the learning rates {list(lrs)}, so no single one is global; "
+            f"use effective_learning_rates, or weights= to choose those of one rate"
+        )
+    norm = math.hypot(*norms)
+    return effective_lr(lrs[0], norm, update=kind) if norm else math.inf
+
+
+def per_weight_groups(model: nn.Module, weights: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """Parameter groups for an optimizer, named: one for each matrix-like weight, one for all the rest.
+
+    >>> model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))
+    >>> optimizer = torch.optim.Adam(per_weight_groups(model))
+    >>> [group["param_names"] for group in optimizer.param_groups]
+    [['0.weight'], ['0.bias', '1.weight', '1.bias']]
+    """
+    chosen = set(matrix_like(model, weights))
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    groups = [{"params": [pair]} for pair in named if pair[0] in chosen]
+    rest = [pair for pair in named if pair[0] not in chosen]
+    return groups + ([{"params": rest}] if rest else [])
+
+
+def matrix_like(model: nn.Module, weights: Collection[str] | None = None) -> dict[str, Weight]:
+    """The weights that Definition 1 can be asked of: all but norms' parameters and biases, or those named."""
+    table = weight_groups(model)
+    if weights is None:
+        return {row.name: row for row in table.of(*WEIGHT_ROLES)}
+    if unknown := [name for name in weights if name not in table]:
+        raise ValueError(f"the model has no parameter {unknown[0]!r}; its names are {list(table)}")
+    return {name: row for name, row in table.items() if name in weights}
+
+
+def weight_norm(weight: Tensor, stacked: int = 0) -> Tensor:
+    """The norm of each weight in a tensor, in float32 at least, because half precision overflows.
+
+    Row by row, then over rows: the float32 sum over all of a 4096×4096 matrix is off by 7e-4 on CPUs.
+    """
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    vectors = weight.detach() if weight.ndim > stacked + 1 else weight.detach().unsqueeze(-1)
+    rows = torch.linalg.vector_norm(vectors, dim=tuple(range(stacked + 1, vectors.ndim)), dtype=dtype)
+    norm = torch.linalg.vector_norm(rows, dim=-1)
+    return (norm.full_tensor() if hasattr(norm, "full_tensor") else norm).reshape(-1)  # DTensors hold a part
+
+
+def _read(
+    model: nn.Module, optimizer: Optimizer, weights: Collection[str] | None
+) -> list[tuple[str, float, float]]:
+    """Name, norm and lr of each weight that the optimizer holds, in one copy from the device."""
+    lr_of = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    parameters = dict(model.named_parameters())
+    rows = [row for row in matrix_like(model, weights).values() if id(parameters[row.name]) in lr_of]
+    if not rows:
+        raise ValueError(
+            f"{type(optimizer).__name__} holds no weight of this {type(model).__name__}; "
+            f"make it from the parameters of this very model"
+        )
+    norms = [weight_norm(parameters[row.name], row.stacked) for row in rows]
+    lrs = [lr_of[id(parameters[row.name])] for row in rows]
+    parts = norms + [lr.detach().reshape(1) for lr in lrs if isinstance(lr, Tensor)]
+    flat = torch.cat([part.to(norms[0].device) for part in parts]).cpu()
+    on_host = iter(flat.split([len(part) for part in parts]))
+    norm_values = [next(on_host).tolist() for _ in norms]
+    lr_values = [next(on_host).item() if isinstance(lr, Tensor) else lr for lr in lrs]
+    return [
+        (name, norm, lr)
+        for row, values, lr in zip(rows, norm_values, lr_values, strict=True)
+        for name, norm in zip(_names(row, parameters[row.name].shape), values, strict=True)
+    ]
+
+
+def _names(row: Weight, shape: torch.Size) -> list[str]:
+    places = product(*map(range, shape[: row.stacked]))
+    return [f"{row.name}{list(place)}" if place else row.name for place in places]

@@ -1,0 +1,65 @@
+"""Giving a unit a new life: fresh weights in, none out, and no memory in the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nap.methods.contract import Training
+from nap.methods.draws import fresh_like
+from nap.methods.wiring import Entries, Wiring, unit_activity
+
+
+def activity_of(training: Training, wiring: Wiring, inputs: Any) -> dict[str, Tensor]:
+    """Mean |activation| of each unit by layer on these inputs, (U,) or (members, U)."""
+    if inputs is None:
+        raise ValueError("the units' activity is measured on the batch; call after_step_(training, inputs)")
+    if not training.stacked:
+        return unit_activity(training.model, wiring, inputs, training.parameters)
+    measure = torch.func.vmap(
+        lambda parameters, batch: unit_activity(training.model, wiring, batch, parameters),
+        in_dims=(0, None if training.shared_batch else 0),
+        randomness="same",
+    )
+    return measure(dict(training.parameters), inputs)
+
+
+@torch.no_grad()
+def reset_units_(training: Training, wiring: Wiring, chosen: Mapping[str, Tensor]) -> None:
+    """Resets the chosen units, given for each layer as booleans (U,) or (members, U).
+
+    Incoming entries (weights, bias, scale and offset of a norm) are drawn afresh, outgoing ones become
+    zero, and the optimizer's running averages of exactly these entries become zero. Step counts stay,
+    and so do the running statistics of a BatchNorm, which adapt by themselves.
+    """
+    layers = [(wiring.layers[name], units) for name, units in chosen.items()]
+    for layer, units in layers:
+        for entries in layer.incoming:
+            theta = _trained(training, entries)
+            fresh = fresh_like(
+                training.initial[entries.parameter], training.generator, stacked=training.stacked
+            )
+            _overwrite_(training, entries, units, torch.where(entries.where(units), fresh, theta))
+    # Afterwards, so that a new unit starts without weights from other new units in front of it.
+    for layer, units in layers:
+        for entries in layer.outgoing:
+            theta = _trained(training, entries)
+            _overwrite_(training, entries, units, theta.masked_fill(entries.where(units), 0))
+
+
+def _trained(training: Training, entries: Entries) -> Tensor:
+    if entries.parameter not in training.parameters:
+        raise ValueError(
+            f"{entries.parameter} belongs to hidden units, but the optimizer does not train it; "
+            "add it to the optimizer, or skip its layer"
+        )
+    return training.parameters[entries.parameter]
+
+
+def _overwrite_(training: Training, entries: Entries, units: Tensor, value: Tensor) -> None:
+    _trained(training, entries).copy_(value)
+    for moment in training.moments(entries.parameter):
+        moment.masked_fill_(entries.where(units), 0)

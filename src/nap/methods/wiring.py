@@ -1,0 +1,117 @@
+"""Which entries of which parameters belong to each hidden unit: a value to print, test and act on.
+
+A unit's incoming entries are its row of the layer that produces it, its bias, and its scale and offset
+in any norm on the way. Its outgoing entries are the columns that read it in every layer after it: one
+column in a Linear, height × width of them where a channel was flattened, a kernel slice in a
+convolution. `find_wiring` finds all that by running the model once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nap.diagnostics.probing import evaluating
+from nap.methods.entries import Entries
+
+
+@dataclass(frozen=True)
+class Units:
+    """One hidden layer: its units, where they can be seen, what goes in and what comes out."""
+
+    name: str
+    size: int
+    activation: str  # the module whose output shows the units
+    call: int  # which of its calls in a forward, from 0
+    axis: int  # of that output
+    unit: Tensor  # the unit at each index of that axis, −1 for none
+    incoming: tuple[Entries, ...]
+    outgoing: tuple[Entries, ...]
+    norms_after: tuple[str, ...] = ()  # norms between the activation and the layers that read it
+
+    def activity(self, output: Tensor) -> Tensor:
+        """Mean |activation| of each unit over batch and positions, from the activation's output."""
+        samples = output.detach().abs().movedim(self.axis, -1).reshape(-1, output.shape[self.axis])
+        dtype = torch.promote_types(samples.dtype, torch.float32)
+        unit = torch.where(self.unit < 0, self.size, self.unit).to(output.device)
+        zeros = torch.zeros(self.size + 1, dtype=dtype, device=output.device)
+        count = zeros.index_add(0, unit, torch.ones_like(unit, dtype=dtype))
+        total = zeros.index_add(0, unit, samples.mean(0, dtype=dtype))
+        return (total / count)[: self.size]
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """The hidden layers of a model by name, and those whose wiring could not be established."""
+
+    layers: Mapping[str, Units]
+    problems: Mapping[str, str]  # why the units of that layer cannot be told apart
+    outputs: tuple[str, ...]  # layers that only feed the output, and so have no hidden units
+
+    def without(self, skip: Collection[str] | Literal["unwired"]) -> Wiring:
+        """The same, once each problem is accepted by name in `skip` ("unwired" accepts all), or an error."""
+        unknown = [] if skip == "unwired" else sorted(set(skip) - set(self.layers) - set(self.problems))
+        if unknown:
+            raise ValueError(f"{unknown} cannot be skipped: no hidden layer has such a name; see\n{self}")
+        open_ = [] if skip == "unwired" else [name for name in self.problems if name not in skip]
+        if open_:
+            reasons = "; ".join(f"{name}: {self.problems[name]}" for name in open_)
+            raise ValueError(
+                f"the units of some layers cannot be told apart ({reasons}); leave these layers alone with "
+                f"skip={open_!r}, or all such layers with skip='unwired'"
+            )
+        kept = {name: units for name, units in self.layers.items() if name not in skip}
+        if not kept:
+            raise ValueError(f"no hidden layer is left to act on:\n{self}")
+        dropped = {name: "skipped as asked" for name in self.layers if name not in kept}
+        return Wiring(kept, {**self.problems, **dropped}, self.outputs)
+
+    def __str__(self) -> str:
+        rows = [
+            f"{u.name}  {u.size} units, seen at {u.activation}"
+            f"  in: {', '.join(e.parameter for e in u.incoming)}"
+            f"  out: {', '.join(e.parameter for e in u.outgoing)}"
+            for u in self.layers.values()
+        ]
+        rows += [f"{name}  left alone: {reason}" for name, reason in self.problems.items()]
+        return "\n".join(rows + [f"{name}  left alone: output" for name in self.outputs])
+
+
+def unit_activity(
+    model: nn.Module, wiring: Wiring, inputs: Any, parameters: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Mean |activation| of each unit by layer, from one forward in eval mode without gradients.
+
+    `torch.func.vmap` over `parameters` (and `inputs`) measures a stacked population.
+    """
+    found: dict[str, Tensor] = {}
+    calls: dict[str, int] = {}
+    at: dict[str, list[Units]] = {}
+    for units in wiring.layers.values():
+        at.setdefault(units.activation, []).append(units)
+
+    def look(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Tensor) -> None:
+            found.update({u.name: u.activity(output) for u in at[name] if u.call == calls.get(name, 0)})
+            calls[name] = calls.get(name, 0) + 1
+
+        return hook
+
+    handles = [model.get_submodule(name).register_forward_hook(look(name)) for name in at]
+    try:
+        with evaluating(model), torch.no_grad():
+            args = inputs if isinstance(inputs, tuple) else (inputs,)
+            torch.func.functional_call(model, dict(parameters or {}), args)
+    finally:
+        for handle in handles:
+            handle.remove()
+    missing = sorted(set(wiring.layers) - set(found))
+    if missing:
+        raise ValueError(
+            f"the activations of {missing} did not run on these inputs, as they did on the example"
+        )
+    return found

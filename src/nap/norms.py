@@ -1,0 +1,209 @@
+"""The norm modules that step 1 inserts, and the hooks that carry them.
+
+A norm with an absolute eps is scale-invariant only in part: shrink the weight in front of it far
+enough and eps takes over. Here eps is relative to that weight, LN(y/s; eps) with s² = ‖W‖²/rows,
+so c·W gives the same output as W for every c > 0, and a row of zeros still has a finite gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+EPS = 1e-5  # torch's default for LayerNorm; relative to the weight unless a float is asked for
+CHILD = "nap_norm"  # the name under which a norm hangs on the module whose output it normalises
+
+Eps = float | Literal["relative"]
+Layout = Literal["features", "channels", "sample"]
+
+
+class Norm(nn.Module):
+    """LayerNorm (`centre=True`) or RMSNorm with eps relative to the weights in front of it.
+
+    Args:
+        width: number of normalised features.
+        layout: "features": each position's last axis; "channels": each position's channel axis;
+            "sample": channels and space together, as `GroupNorm(1, C)` does.
+        spatial: how many axes follow the channel axis.
+        rows: output features of the weights in front; by default their first axis.
+        gain: a constant factor on top of the learned scale, which still starts at 1.
+
+    >>> x, weight = torch.randn(2, 8), torch.randn(5, 8)
+    >>> norm = Norm(5, eps="relative")
+    >>> torch.allclose(norm(x @ weight.T, weight), norm(x @ (100 * weight).T, 100 * weight), atol=1e-5)
+    True
+    """
+
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        centre: bool = True,
+        scale: bool = True,
+        offset: bool = True,
+        eps: Eps = "relative",
+        layout: Layout = "features",
+        spatial: int = 0,
+        rows: int | None = None,
+        gain: float = 1.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        self.width, self.centre, self.layout, self.spatial, self.rows = width, centre, layout, spatial, rows
+        self.relative = eps == "relative"
+        self.eps = EPS if eps == "relative" else float(eps)
+        self.gain = gain
+        ones = torch.ones(width, device=device, dtype=dtype)
+        self.weight = nn.Parameter(ones) if scale else None
+        self.bias = nn.Parameter(torch.zeros_like(ones)) if offset else None
+
+    def forward(self, y: Tensor, *weights: Tensor) -> Tensor:
+        half = y.dtype in (torch.bfloat16, torch.float16)
+        x = y.float() if half else y
+        if self.relative:
+            x = x * inverse_row_rms(weights, self.rows).to(x.dtype)
+        normalise = self._sample if self.layout == "sample" else self._positions
+        x = normalise(x).to(y.dtype)
+        return x if self.gain == 1.0 else x * self.gain
+
+    def _positions(self, x: Tensor) -> Tensor:
+        last = self.layout == "features"
+        x = x if last else x.transpose(-1, -1 - self.spatial)
+        weight, bias = _like(self.weight, x), _like(self.bias, x)
+        if self.centre:
+            x = F.layer_norm(x, (self.width,), weight, bias, self.eps)
+        else:
+            x = F.rms_norm(x, (self.width,), weight, self.eps)
+            x = x if bias is None else x + bias
+        return x if last else x.transpose(-1, -1 - self.spatial)
+
+    def _sample(self, x: Tensor) -> Tensor:
+        batched = x if x.ndim == self.spatial + 2 else x.unsqueeze(0)
+        weight, bias = _like(self.weight, x), _like(self.bias, x)
+        if self.centre:
+            out = F.group_norm(batched, 1, weight, bias, self.eps)
+        else:
+            out = F.rms_norm(batched, batched.shape[1:], None, self.eps)
+            tail = (-1,) + (1,) * self.spatial
+            out = out if weight is None else out * weight.view(tail)
+            out = out if bias is None else out + bias.view(tail)
+        return out.view_as(x)
+
+    def extra_repr(self) -> str:
+        kind = "layer" if self.centre else "rms"
+        eps = f"{self.eps:g}·‖W‖²/rows" if self.relative else f"{self.eps:g}"
+        affine = [word for word, part in (("scale", self.weight), ("offset", self.bias)) if part is not None]
+        return f"{self.width}, {kind}, over {self.layout}, eps={eps}, {' and '.join(affine) or 'no affine'}"
+
+
+def _like(parameter: Tensor | None, x: Tensor) -> Tensor | None:
+    return None if parameter is None else parameter.to(x.dtype)
+
+
+def inverse_row_rms(weights: Sequence[Tensor], rows: int | None = None) -> Tensor:
+    """1/s with s² = Σ‖W‖²/rows, accumulated in float32 or better; 1 where every weight is zero."""
+    if not weights:
+        raise ValueError(
+            "a norm with relative eps needs the weights in front of it: norm(y, weight); "
+            "or build it with an absolute eps, such as Norm(width, eps=1e-5)"
+        )
+    wide = [w if w.dtype == torch.float64 else w.float() for w in weights]
+    squares = torch.stack([w.square().sum() for w in wide]).sum()
+    return torch.where(squares > 0, squares / (rows or weights[0].shape[0]), 1.0).rsqrt()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A run of `length` features in each period of a fused output; `name` None means left as it is."""
+
+    length: int
+    name: str | None = None
+    head: int = 0  # features per head; 0: one norm over the whole section
+
+
+class FusedNorm(nn.Module):
+    """Norms for parts of one output: queries and keys of a fused projection, the gate of a GLU.
+
+    The feature axis is `periods` repetitions of `sections`: [Q | K | V] is one period of three,
+    [q₀ k₀ v₀ q₁ k₁ v₁ …] is one period per head, and (g₀ u₀ g₁ u₁ …) is a period of two per unit.
+    """
+
+    def __init__(self, periods: int, sections: Sequence[Section], norms: dict[str, Norm], spatial: int = 0):
+        super().__init__()
+        self.periods, self.sections, self.spatial = periods, tuple(sections), spatial
+        self.parts = nn.ModuleDict(norms)
+
+    def forward(self, y: Tensor, *weights: Tensor, bias: Tensor | None = None) -> Tensor:
+        x = y.movedim(-1 - self.spatial, -1) if self.spatial else y
+        x = self._split(x)
+        pieces = list(x.split([section.length for section in self.sections], -1))
+        biases = (
+            [None] * len(pieces)
+            if bias is None
+            else self._split(bias).split([section.length for section in self.sections], -1)
+        )
+        for i, section in enumerate(self.sections):
+            if section.name is not None:
+                piece = pieces[i] if biases[i] is None else pieces[i] - biases[i]
+                pieces[i] = self._normalise(piece, section, weights)
+        x = torch.cat(pieces, -1)
+        x = x.flatten(-2) if self.periods > 1 else x
+        return x.movedim(-1, -1 - self.spatial) if self.spatial else x
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.periods, -1)) if self.periods > 1 else x
+
+    def _normalise(self, piece: Tensor, section: Section, weights: Sequence[Tensor]) -> Tensor:
+        norm = self.parts[section.name or ""]
+        if section.head:
+            return norm(piece.unflatten(-1, (-1, section.head)), *weights).flatten(-2)
+        if self.periods > 1:
+            return norm(piece.flatten(-2), *weights).view_as(piece)
+        return norm(piece, *weights)
+
+    def normalised_features(self) -> set[int]:
+        """Indices of the output features that a norm covers."""
+        period = sum(section.length for section in self.sections)
+        covered, start = set(), 0
+        for section in self.sections:
+            if section.name is not None:
+                for p in range(self.periods):
+                    covered.update(range(p * period + start, p * period + start + section.length))
+            start += section.length
+        return covered
+
+    def extra_repr(self) -> str:
+        text = " | ".join(f"{s.name or '·'}:{s.length}" for s in self.sections)
+        return f"{self.periods} × [{text}]"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a carried norm finds the tensors in front of it, as attribute paths of its carrier."""
+
+    weights: tuple[str, ...] = ()
+    bias: str | None = None  # cancelled per feature, where only a part of the output is normalised
+
+
+def normalise_output(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    """Forward hook: the output through the norm that hangs on `module`."""
+    norm, source = getattr(module, CHILD), module.__dict__[CHILD + "_source"]
+    weights = [attrgetter(path)(module) for path in source.weights]
+    if source.bias is not None:
+        return norm(output, *weights, bias=attrgetter(source.bias)(module))
+    return norm(output, *weights)
+
+
+def normalise_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Forward pre-hook: the first input of an activation module through the norm that hangs on it."""
+    return (getattr(module, CHILD)(args[0]), *args[1:])

@@ -1,0 +1,168 @@
+"""What step 1 will do to a model, as a value: print it, test it, save it as JSON, apply it later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from nap.norms import Eps, Layout, Section
+from nap.weights import WeightTable
+
+Action = Literal["normalise output", "normalise input", "normalise attention", "normalise recurrence"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The choices of step 1; `nap.plan` documents them."""
+
+    norm: Literal["layer", "rms"] = "layer"
+    affine: Literal["scale_offset", "scale", "none"] = "scale_offset"
+    batch_norm: Literal["precede", "keep"] = "precede"
+    qk_norm: bool = True
+    rnn: Literal["error", "layernorm"] = "error"
+    eps: Eps = "relative"
+    exclude: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        choices = {
+            "norm": ("layer", "rms"),
+            "affine": ("scale_offset", "scale", "none"),
+            "batch_norm": ("precede", "keep"),
+            "rnn": ("error", "layernorm"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} is not a choice; use one of {', '.join(allowed)}"
+                )
+        if self.eps != "relative" and not 0 <= float(self.eps) < 1:
+            raise ValueError(f"eps={self.eps!r} must be 'relative' or a number in [0, 1)")
+        for name in ("exclude", "allow"):
+            if isinstance(getattr(self, name), str):
+                raise ValueError(
+                    f"{name} takes a list of names, not one string: {name}=[{getattr(self, name)!r}]"
+                )
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One norm, and where it goes."""
+
+    module: str
+    action: Action
+    role: str  # what the module is, e.g. "Linear"
+    reason: str
+    width: int = 0  # output features of the module
+    layout: Layout = "features"
+    spatial: int = 0
+    periods: int = 1
+    sections: tuple[Section, ...] = ()  # empty: the whole output
+    centre: bool = True
+    scale: bool = True
+    offset: bool = True
+    eps: Eps = "relative"
+    gain: float = 1.0
+    weights: tuple[str, ...] = ()  # attribute paths below the module, for the relative eps
+    remove: tuple[str, ...] = ()  # biases that become None
+    zero: tuple[str, ...] = ()  # biases that become zero and frozen
+    subtract: str | None = None  # a bias that is cancelled where the norm covers a part
+
+    @property
+    def what(self) -> str:
+        if self.action in ("normalise attention", "normalise recurrence"):
+            return self.action
+        kind = "LayerNorm" if self.centre else "RMSNorm"
+        parts = [f"{s.name}{f' per head of {s.head}' if s.head else ''}" for s in self.sections if s.name]
+        over = f" of {', '.join(dict.fromkeys(parts))}" if parts else ""
+        where = "input" if self.action == "normalise input" else "output"
+        bias = ", bias removed" if self.remove or self.zero or self.subtract else ""
+        return f"{kind} on its {where}{over}{bias}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that step 1 cannot do, or must not do unasked."""
+
+    name: str  # what to pass to `allow`
+    reason: str
+    way_out: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}. {self.way_out}"
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that was seen and left as it is."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `nap.normalize_` does. `rows` and `str()` are for reading, JSON for keeping."""
+
+    placements: tuple[Placement, ...] = ()
+    left_alone: tuple[Note, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    weights: WeightTable = field(default_factory=lambda: WeightTable({}))
+    options: Options = field(default_factory=Options)
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """Module, role, action and reason of everything that was decided."""
+        return [
+            *(
+                {"module": p.module, "role": p.role, "action": p.what, "reason": p.reason}
+                for p in self.placements
+            ),
+            *(
+                {"module": n.name, "role": "", "action": "left alone", "reason": n.reason}
+                for n in self.left_alone
+            ),
+            *({"module": p.name, "role": "", "action": "PROBLEM", "reason": p.reason} for p in self.problems),
+        ]
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return "nothing to normalise: every nonlinearity already has a norm in front of it"
+        return table(self.rows, ("module", "role", "action", "reason"))
+
+    def to_json(self) -> str:
+        """The whole plan as text; `Plan.from_json` brings it back."""
+        body = {
+            key: [asdict(x) for x in getattr(self, key)] for key in ("placements", "left_alone", "problems")
+        }
+        return json.dumps(
+            {**body, "weights": self.weights.to_json(), "options": asdict(self.options)}, indent=1
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        body = json.loads(text)
+        return cls(
+            tuple(_placement(p) for p in body["placements"]),
+            tuple(Note(**n) for n in body["left_alone"]),
+            tuple(Problem(**p) for p in body["problems"]),
+            WeightTable.from_json(body["weights"]),
+            Options(**{k: tuple(v) if isinstance(v, list) else v for k, v in body["options"].items()}),
+        )
+
+
+def _placement(row: dict[str, Any]) -> Placement:
+    lists = {k: tuple(row[k]) for k in ("weights", "remove", "zero")}
+    return Placement(**{**row, **lists, "sections": tuple(Section(**s) for s in row["sections"])})
+
+
+def table(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> str:
+    """Rows as aligned text."""
+    wide = {c: max(len(c), *(len(row[c]) for row in rows)) for c in columns[:-1]}
+    lines = [{c: c for c in columns}, *rows]
+    return "\n".join(
+        "  ".join([f"{row[c]:{wide[c]}}" for c in columns[:-1]] + [row[columns[-1]]]).rstrip()
+        for row in lines
+    )

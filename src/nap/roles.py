@@ -1,0 +1,61 @@
+"""From the record of a converted model to the role of every parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from nap.flow.homogeneity import NEAR
+from nap.flow.operations import KINDS, Kind
+from nap.flow.record import Flow
+from nap.weights import Role, Weight, WeightTable
+
+_CARE = (Role.UNUSED, Role.SCALE_INVARIANT, Role.NORMALISED)  # from the freest claim to the most careful
+
+
+def roles(model: nn.Module, flows: Sequence[Flow]) -> WeightTable:
+    """The role of each parameter; where forwards differ (train and eval), the most careful one."""
+    rows = {}
+    for name, parameter in model.named_parameters():
+        found = [_role(flow, model, name, parameter) for flow in flows]
+        rows[name] = max(found, key=lambda w: _CARE.index(w.role) if w.role in _CARE else len(_CARE))
+    return WeightTable(rows)
+
+
+def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> Weight:
+    norm = next((n for n, names in flow.affine.items() if name in names), None)
+    if norm is not None:
+        followers = flow.followers.get(norm, set())
+        bent = sorted(f for f in followers if KINDS.get(f) is not Kind.HOMOGENEOUS)
+        part = "offset" if name.endswith("bias") else "scale"
+        after = f", before {', '.join(sorted(followers))}" if followers else ""
+        return Weight(name, Role.AFFINE, f"{part} of a norm{after}", part=part, homogeneous=not bent)  # type: ignore[arg-type]
+    if name not in flow.seen:
+        return Weight(name, Role.UNUSED, "the example forward does not use it")
+    inline = name.rpartition(".")[0] in flow.inline and parameter.ndim == 1
+    if inline and name in flow.scaled and bool((parameter == 1).all()):
+        return Weight(name, Role.AFFINE, "scale of a norm that the model came with", part="scale")
+    sites = sorted({site for (site, _, _), use in flow.uses.items() if name in use.sources})
+    if not (sites or name in flow.tables) or parameter.ndim < 2:
+        return Weight(name, Role.BIAS, "" if parameter.ndim < 2 else "added or multiplied elementwise")
+    shape = Weight(
+        name,
+        Role.JOINT,
+        out_axis=flow.out_axis.get(name, 0),
+        stacked=min(flow.stacked.get(name, 0), parameter.ndim - 2),
+    )
+    degree = flow.degrees.get(name)
+    if degree is None:
+        return replace(shape, role=Role.SCALE_INVARIANT, reason="a norm cancels its scale")
+    if degree == NEAR:
+        return replace(shape, role=Role.NORMALISED, reason="a norm cancels its scale, up to that norm's eps")
+    if name in flow.tables:
+        return replace(shape, role=Role.EMBEDDING, reason="a table that rows are looked up in")
+    sinks: set[str] = set().union(*(flow.sinks.get(site, set()) for site in sites))
+    if "output" in sinks:
+        return replace(shape, role=Role.OUTPUT, reason="reaches the output with no norm after it")
+    if sinks == {"linear"}:
+        return replace(shape, role=Role.CHAIN, reason="feeds another weight linearly")
+    return replace(shape, reason="normalised together with other terms of a sum")

@@ -1,0 +1,160 @@
+"""Applying a plan to a model: all of it or nothing.
+
+A norm hangs as a child on the module whose output it normalises, applied by a module-level forward
+hook. So parameter names, classes, deepcopy, pickle and `torch.compile` stay as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from nap.attention import NormalizedMultiheadAttention, normalize_attention_
+from nap.flow.special import NORMALIZED_RECURRENT
+from nap.norms import CHILD, FusedNorm, Norm, Source, normalise_input, normalise_output
+from nap.plan import Placement, Plan
+from nap.recurrent import normalize_recurrent_
+from nap.weights import PLAN_ATTRIBUTE
+
+# Hooks are kept under a key of their own: the numbers that torch hands out start anew in each process,
+# so a pickled model's hook could be overwritten by the next one registered on it.
+HOOK: Any = "nap"
+Undo = Callable[[], None]
+
+
+def apply_(model: nn.Module, plan: Plan) -> None:
+    """Inserts every norm of `plan`; a failure on the way undoes what was done and raises."""
+    check(model, plan)
+    undo: list[Undo] = []
+    try:
+        for placement in plan.placements:
+            _insert_(model.get_submodule(placement.module), placement, undo)
+        for module in model.modules():
+            if isinstance(module, nn.TransformerEncoder):  # nested tensors would pass the hooks by
+                undo.append(_restore(module))
+                module.use_nested_tensor = False
+    except BaseException:
+        for step in reversed(undo):
+            step()
+        raise
+    setattr(model, PLAN_ATTRIBUTE, plan)
+
+
+def check(model: nn.Module, plan: Plan) -> None:
+    """Raises where `plan` was made for another model, or the model already has its norms."""
+    modules = dict(model.named_modules())
+    for placement in plan.placements:
+        module = modules.get(placement.module)
+        if module is None or type(module).__name__ != placement.role:
+            found = "missing" if module is None else f"a {type(module).__name__}"
+            raise ValueError(
+                f"the plan expects {placement.module!r} to be a {placement.role}, but it is {found}: "
+                "the plan was made for another model; make a new one with nap.plan(model, args)"
+            )
+        if CHILD in module._modules or isinstance(
+            module, (NormalizedMultiheadAttention, *NORMALIZED_RECURRENT)
+        ):
+            raise ValueError(
+                f"{placement.module!r} already carries a norm: this plan has been applied to the model; "
+                "nap.plan(model, args) says what is still missing"
+            )
+        for path in (*placement.weights, *placement.remove, *placement.zero):
+            owner, _, leaf = path.rpartition(".")
+            if not isinstance(getattr(module.get_submodule(owner), leaf, None), torch.Tensor):
+                raise ValueError(
+                    f"{placement.module!r} has no parameter {path!r}: the plan was made for another model; "
+                    "make a new one with nap.plan(model, args)"
+                )
+
+
+def _insert_(module: nn.Module, placement: Placement, undo: list[Undo]) -> None:
+    undo.append(_restore(module))
+    if placement.action == "normalise attention":
+        assert isinstance(module, nn.MultiheadAttention)
+        if module.in_proj_bias is not None:
+            undo.append(_restore_parameter(module.in_proj_bias))
+        normalize_attention_(module, scale=placement.scale, eps=placement.eps)
+        return
+    if placement.action == "normalise recurrence":
+        assert isinstance(module, (nn.RNNBase, nn.RNNCellBase))
+        normalize_recurrent_(
+            module, centre=placement.centre, scale=placement.scale, offset=placement.offset, eps=placement.eps
+        )
+        return
+    module.add_module(CHILD, build_norm(module, placement).train(module.training))
+    if placement.action == "normalise input":
+        module._forward_pre_hooks[HOOK] = normalise_input
+        return
+    for path in placement.remove:
+        owner = module.get_submodule(path.rpartition(".")[0])
+        undo.append(_restore(owner))
+        owner.register_parameter(path.rpartition(".")[2], None)
+    for path in placement.zero:
+        parameter = module.get_parameter(path)
+        undo.append(_restore_parameter(parameter))
+        parameter.requires_grad_(False).data.zero_()
+    module.__dict__[CHILD + "_source"] = Source(placement.weights, placement.subtract)
+    module._forward_hooks[HOOK] = normalise_output
+
+
+def build_norm(module: nn.Module, placement: Placement) -> Norm | FusedNorm:
+    """The norm module of a placement, on the device and in the dtype of its carrier."""
+    like = next((p for p in module.parameters() if p.is_floating_point()), None)
+    like = torch.empty(0) if like is None else like
+
+    def norm(width: int, centre: bool, offset: bool, **where: object) -> Norm:
+        return Norm(
+            width,
+            centre=centre,
+            scale=placement.scale,
+            offset=offset,
+            eps=placement.eps,
+            rows=placement.width,
+            gain=placement.gain,
+            device=like.device,
+            dtype=like.dtype,
+            **where,  # type: ignore[arg-type]
+        )
+
+    if not placement.sections:
+        return norm(
+            placement.width,
+            placement.centre,
+            placement.offset,
+            layout=placement.layout,
+            spatial=placement.spatial,
+        )
+    parts = {}
+    for section in placement.sections:
+        if section.name is not None and section.name not in parts:
+            same = [s.length for s in placement.sections if s.name == section.name]
+            width = section.head or same[0] * placement.periods
+            parts[section.name] = norm(
+                width, placement.centre and not section.head, placement.offset and not section.head
+            )
+    return FusedNorm(placement.periods, placement.sections, parts, placement.spatial)
+
+
+def _restore(module: nn.Module) -> Undo:
+    kept, kind = dict(module.__dict__), type(module)
+    inner = {key: value.copy() for key, value in kept.items() if isinstance(value, dict)}
+
+    def undo() -> None:
+        object.__setattr__(module, "__class__", kind)
+        module.__dict__.clear()
+        module.__dict__.update({**kept, **inner})
+
+    return undo
+
+
+def _restore_parameter(parameter: nn.Parameter) -> Undo:
+    data, flag = parameter.detach().clone(), parameter.requires_grad
+
+    def undo() -> None:
+        parameter.data.copy_(data)
+        parameter.requires_grad_(flag)
+
+    return undo

@@ -1,0 +1,114 @@
+"""The shape of the house: who may import whom, read from the source without running it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parents[1] / "src"
+FILES = sorted((SRC / "nap").rglob("*.py"))
+FLOORS = ("methods", "integrations", "lab")
+MAY_IMPORT = {  # floor of the importing module → floors of nap that it may reach
+    "core": {"core"},
+    "methods": {"core", "methods"},
+    "integrations": {"core", "integrations"},
+    "lab": {"core", "methods", "integrations", "lab"},
+}
+LIBRARY_NEEDS = {"torch", "numpy", "nap", *sys.stdlib_module_names}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SRC).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def floor(module: str) -> str:
+    second = module.split(".")[1:2]
+    return second[0] if second and second[0] in FLOORS else "core"
+
+
+def imports(path: Path, source: str | None = None) -> Iterator[str]:
+    """Every module that a file imports, in absolute form, lazy imports in functions included.
+
+    `from nap import lab` counts as `nap.lab`: the names are looked up among the package's files.
+    """
+    package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text("utf-8") if source is None else source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                anchor = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*anchor, *filter(None, [node.module])])
+            yield base
+            for alias in node.names:
+                inside = SRC.joinpath(*base.split("."), alias.name)
+                if inside.with_suffix(".py").exists() or inside.is_dir():
+                    yield f"{base}.{alias.name}"
+
+
+def broken_arrows(path: Path, source: str | None = None) -> list[str]:
+    here = module_name(path)
+    reads_rows_only = here.startswith(("nap.lab.report", "nap.lab.claims"))
+    found = []
+    for target in imports(path, source):
+        package = target.split(".")[0]
+        if floor(here) in ("core", "methods") and package not in LIBRARY_NEEDS:
+            found.append(f"{here} imports {target}: the library needs torch and numpy only")
+        if reads_rows_only and (package == "torch" or (package == "nap" and floor(target) != "lab")):
+            found.append(f"{here} imports {target}: figures redraw from rows, without torch")
+        if package != "nap":
+            continue
+        if floor(target) not in MAY_IMPORT[floor(here)]:
+            found.append(f"{here} ({floor(here)}) imports {target} ({floor(target)})")
+        inside = here.startswith("nap.lab.experiments") or here == "nap.lab.cli"
+        if target.startswith("nap.lab.experiments") and not inside:
+            found.append(f"{here} imports {target}: experiments are for the command line alone")
+    return found
+
+
+def ids(path: Path) -> str:
+    return module_name(path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids)
+def test_imports_follow_the_arrows(path: Path) -> None:
+    assert broken_arrows(path) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [
+        ("weights.py", "from nap.lab import cli"),
+        ("weights.py", "from .lab import cli"),
+        ("weights.py", "def late():\n    import nap.methods.redo"),
+        ("methods/redo.py", "from ..integrations import lightning"),
+        ("integrations/lightning.py", "from nap.methods.redo import redo_"),
+        ("lab/runs.py", "from nap.lab.experiments import fig1"),
+        ("lab/report/page.py", "import torch"),
+        ("lab/claims.py", "from nap.diagnostics import feature_rank"),
+        ("weights.py", "import scipy.stats"),
+        ("methods/redo.py", "from sklearn import datasets"),
+    ],
+)
+def test_a_wrong_arrow_is_seen(where: str, line: str) -> None:
+    assert len(broken_arrows(SRC / "nap" / where, line)) >= 1
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids)
+def test_one_idea_a_file(path: Path) -> None:
+    source = path.read_text("utf-8")
+    assert ast.get_docstring(ast.parse(source)), "a module starts by saying what it is"
+    assert len(source.splitlines()) <= 400, "split by idea"
+
+
+def test_public_names_are_few_and_there() -> None:
+    import nap
+
+    assert len(nap.__all__) <= 15
+    assert [name for name in nap.__all__ if not hasattr(nap, name)] == []

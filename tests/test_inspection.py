@@ -1,0 +1,173 @@
+"""`nap inspect` says what NaP would do, changes nothing, and answers bad usage with a way out."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import nap
+from nap import inspection
+from nap.lab.cli import BAD_USAGE, FINE, PROBLEMS, main
+from nap.plan import Plan
+
+SOURCE = """
+import torch
+from torch import nn
+from helper import WIDTH  # a neighbour of this file
+
+print("a greeting from the user's file")
+NUMBER = 3
+
+def make_mlp():
+    return nn.Sequential(nn.Linear(8, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 3))
+
+def make_lm():
+    return nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 50))
+
+def make_with_inputs():
+    return make_mlp(), torch.randn(4, 8)
+
+def make_with_kwargs():
+    return make_mlp(), (), {"input": torch.randn(4, 8)}
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.score, self.head = nn.Linear(8, 1), nn.Linear(8, 3)
+    def forward(self, x):
+        return self.head(x * torch.sigmoid(self.score(x)))
+
+def make_zero_head():
+    model = make_mlp()
+    nn.init.zeros_(model[2].weight)
+    return model
+
+def make_nothing():
+    return "a model, honestly"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (tmp_path / "helper.py").write_text("WIDTH = 16\n")
+    (tmp_path / "models.py").write_text(SOURCE)
+    (tmp_path / "broken.py").write_text("import no_such_package\n")
+    return str(tmp_path / "models.py")
+
+
+def test_describes_both_steps_and_touches_nothing() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).double()
+    before = copy.deepcopy(model.state_dict())
+    found = inspection.describe(model, torch.randn(4, 8, dtype=torch.float64))
+    assert [placement.module for placement in found.plan.placements] == ["0"]
+    assert found.problems == ()
+    assert found.projection is not None
+    radii = {row.name: row.radius for row in found.projection.rows if row.radius is not None}
+    norms = {name: p.norm().item() for name, p in model.named_parameters() if p.ndim == 2}
+    assert radii == pytest.approx(norms, rel=1e-12)
+    torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
+
+
+def test_options_reach_both_steps() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    found = inspection.describe(model, torch.randn(4, 8), projector={"output": "free"}, norm="rms")
+    assert not found.plan.placements[0].centre
+    assert found.projection is not None
+    assert found.projection.names("project") == ["0.weight"]
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        ("make_mlp", ["--input", "4x8"]),
+        ("make_lm", ["--input", "2x16:int64"]),
+        ("make_with_inputs", []),
+        ("make_with_kwargs", []),
+        ("Gate", ["--input", "4x8", "--exclude", "score", "--output", "free"]),
+    ],
+)
+def test_fine_models_exit_with_0(
+    file: str, factory: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", f"{file}:{factory}", *words]) == FINE
+    printed = capsys.readouterr().out
+    assert printed.startswith("Step 1: normalise")
+    assert "Step 2: project" in printed
+    assert printed.endswith("No problems found.\n")
+
+
+@pytest.mark.parametrize(("factory", "named"), [("Gate", "score"), ("make_zero_head", "2.weight")])
+def test_problems_exit_with_1(
+    file: str, factory: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", f"{file}:{factory}", "--input", "4x8"]) == PROBLEMS
+    verdict = capsys.readouterr().out.partition("1 problem found:\n")[2]
+    assert named in verdict
+
+
+def test_json_is_for_programs(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", f"{file}:make_mlp", "--input", "4x8", "--json"]) == FINE
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert found["problems"] == []
+    assert [row["name"] for row in found["projection"] if row["action"] == "project"] == [
+        "0.weight",
+        "2.weight",
+    ]
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    nap.normalize_(model, Plan.from_json(json.dumps(found["plan"])))  # what was inspected can be applied
+    assert model[0].bias is None
+    assert "a greeting" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "message"),
+    [
+        ("models.py", [], "FILE.py:FACTORY"),
+        ("model.py:make_mlp", [], "did you mean models.py?"),
+        ("models.py:make_mpl", [], "did you mean make_mlp?"),
+        ("models.py:NUMBER", [], "a value, not a function"),
+        ("models.py:make_nothing", [], "returned str"),
+        ("models.py:make_mlp", [], "add --input"),
+        ("models.py:make_with_inputs", ["--input", "4x8"], "returns its own inputs"),
+        ("models.py:make_mlp", ["--input", "4x7"], "does not run on the example input: RuntimeError"),
+        ("models.py:make_mlp", ["--input", "4xx8"], "sizes joined by x"),
+        ("models.py:make_mlp", ["--input", "4x8:float23"], "unknown dtype 'float23'"),
+        ("models.py:make_mlp", ["--input", "4x8", "--exclude", "nobody"], "nobody"),
+        ("broken.py:make", [], "ModuleNotFoundError"),
+    ],
+)
+def test_bad_usage_exits_with_2_and_a_way_out(
+    file: str, target: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(Path(file).parent / target), *words]) == BAD_USAGE
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert "Traceback" not in printed.err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["inspect", "--help"]])
+def test_help_shows_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(words)
+    assert exit_.value.code == 0
+    assert "nap inspect models.py:make_model --input 2x3x32x32" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("text", "shape", "dtype"), [("5", [5], "float32"), ("2x3:bool", [2, 3], "bool")])
+def test_example_inputs(text: str, shape: list[int], dtype: str) -> None:
+    made = inspection.example_input(text)
+    assert list(made.shape) == shape
+    assert made.dtype == getattr(torch, dtype)
+    assert torch.equal(made, inspection.example_input(text))
+    assert not torch.equal(inspection.example_input("64"), inspection.example_input("64", seed=1))
+
+
+def test_wrong_kinds_of_args_are_named() -> None:
+    with pytest.raises(ValueError, match="args as int and kwargs as dict"):
+        inspection.model_and_inputs((nn.Linear(2, 2), 3))
