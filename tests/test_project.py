@@ -302,6 +302,7 @@ def test_the_plan_can_be_read_and_saved() -> None:
     assert rows[3]["radius"] == pytest.approx(net().get_parameter("3.weight").norm().item())
     assert rows[0]["radius"] is None
     assert projector.plan.names("project") == ["3.weight"]
+    assert "only where BatchNorm follows" in Projector(traced(net()), per="row").plan.rows[0].reason
 
 
 def test_unused_matrices_are_projected_and_unused_vectors_are_not() -> None:

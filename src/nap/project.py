@@ -85,7 +85,7 @@ class ProjectionPlan:
         return [asdict(row) for row in self.rows]
 
 
-def decide(row: Weight, ndim: int, output: str, affine: Action) -> tuple[Action, str]:
+def decide(row: Weight, ndim: int, per: str, output: str, affine: Action) -> tuple[Action, str]:
     """What to do with a parameter of this role, and the reason: the policy of `Projector`."""
     if row.role is Role.AFFINE:
         reasons = {"joint": "scale and offset together to norm √d", "decay": "pulled towards (1, 0)"}
@@ -94,6 +94,8 @@ def decide(row: Weight, ndim: int, output: str, affine: Action) -> tuple[Action,
         return "free", "not a weight"
     if row.role is Role.OUTPUT and output == "free":
         return "free", "output='free'"
+    if per == "row" and row.role in (Role.SCALE_INVARIANT, Role.NORMALISED):
+        return "project", "the function stays the same only where BatchNorm follows"
     return "project", _WHY[row.role]
 
 
@@ -159,7 +161,7 @@ class Projector:
         rows = [
             ProjectionRow(name, row.role, "free", "excluded")
             if name in left_out
-            else ProjectionRow(name, row.role, *decide(row, parameters[name].ndim, output, affine))
+            else ProjectionRow(name, row.role, *decide(row, parameters[name].ndim, per, output, affine))
             for name, row in table.items()
         ]
         plan = ProjectionPlan(tuple(rows))

@@ -1,0 +1,162 @@
+"""Proof by trying: a converted model does what its plan says, on the caller's own inputs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from nap.flow.values import tensors_in
+from nap.norms import Norm
+from nap.normalize import plan
+from nap.weights import PLAN_ATTRIBUTE, Role, weight_groups
+
+EXACT = 1e-9  # relative change of the output, in float64, that counts as none
+FACTORS = (0.5, 3.0)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was tried, and how far the worst case was off."""
+
+    norms: int  # inserted norms that were tried for leaks
+    scale_invariant: int  # weights that were rescaled
+    worst_change: float  # of the output, relative, over all of them
+    left_alone: tuple[str, ...]  # what the plan reports and does not touch
+
+    def __str__(self) -> str:
+        alone = f"; left alone: {', '.join(self.left_alone)}" if self.left_alone else ""
+        return (
+            f"nothing left to normalise; {self.scale_invariant} scale-invariant weights, rescaled by "
+            f"{' and '.join(f'{c:g}' for c in FACTORS)}: output changed by at most {self.worst_change:.1e}; "
+            f"{self.norms} norms, none leaks across samples or positions{alone}"
+        )
+
+
+def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None) -> Verification:
+    """Tries a converted model on example inputs; raises ValueError naming what does not hold.
+
+    Three things: planning again finds nothing to normalise; every weight that `weight_groups` reports
+    as scale-invariant is so (multiplied by 0.5 and 3, in float64, the output moves by < 1e-9); and no
+    inserted norm mixes samples or, where it normalises positions one by one, positions.
+
+    >>> import nap
+    >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    >>> plan = nap.normalize_(net, torch.randn(2, 8))
+    >>> print(verify(net, torch.randn(2, 8)))  # doctest: +ELLIPSIS
+    nothing left to normalise; 1 scale-invariant weights, rescaled by 0.5 and 3: ...
+    """
+    applied = getattr(model, PLAN_ATTRIBUTE, None)
+    if applied is None:
+        raise ValueError("the model was never converted; call nap.normalize_(model, args) first")
+    again = plan(model, args, kwargs, **asdict(applied.options))
+    failures = [f"{p.module} still {p.reason}" for p in again.placements] + [str(p) for p in again.problems]
+    inputs = args if isinstance(args, tuple) else (args,)
+    twin, (inputs, named) = _double(model, inputs, dict(kwargs or {}))
+    changes = scale_changes(twin, inputs, named)
+    failures += [f"{name} is not scale-invariant: {c:.1e}" for name, c in changes.items() if not c < EXACT]
+    norms, leaks = _leaks(twin, inputs, named)
+    failures += leaks
+    if failures:
+        listed = "\n".join(f"  {failure}" for failure in failures)
+        raise ValueError(f"{type(model).__name__} does not hold what its plan says:\n{listed}")
+    names = tuple(note.name for note in applied.left_alone)
+    return Verification(norms, len(changes), max(changes.values(), default=0.0), names)
+
+
+def scale_changes(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, float]:
+    """Relative change of the output for each weight reported as scale-invariant."""
+    names = [row.name for row in weight_groups(model).of(Role.SCALE_INVARIANT)]
+    before = _run(model, args, kwargs)
+    changes = {}
+    for name in names:
+        parameter = model.get_parameter(name)
+        worst = 0.0
+        for factor in FACTORS:
+            with _scaled(parameter, factor):
+                worst = max(worst, relative_change(before, _run(model, args, kwargs)))
+        changes[name] = worst
+    return changes
+
+
+def relative_change(before: list[Tensor], after: list[Tensor]) -> float:
+    """Largest difference over largest entry, over all floating outputs; inf where it is not a number."""
+    worst = 0.0
+    for a, b in zip(before, after, strict=True):
+        if a.is_floating_point() and a.numel():
+            finite = torch.isfinite(a)
+            if not torch.equal(finite, torch.isfinite(b)):
+                return float("inf")
+            size = float(a[finite].abs().max()) if finite.any() else 0.0
+            gap = float((a - b)[finite].abs().max()) if finite.any() else 0.0
+            worst = max(worst, gap / size if size else gap)
+    return worst
+
+
+@contextmanager
+def _scaled(parameter: nn.Parameter, factor: float) -> Iterator[None]:
+    kept = parameter.detach().clone()
+    parameter.data.mul_(factor)
+    try:
+        yield
+    finally:
+        parameter.data.copy_(kept)
+
+
+def _double(model: nn.Module, *trees: Any) -> tuple[nn.Module, list[Any]]:
+    twin = copy.deepcopy(model).eval().double()
+
+    def widen(x: Any) -> Any:
+        return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
+
+    return twin, [tree_map(widen, tree) for tree in trees]
+
+
+def _run(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return [t.clone() for t in tensors_in(model(*args, **kwargs))]
+
+
+def _leaks(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, list[str]]:
+    calls: dict[str, tuple[Norm, tuple[Any, ...]]] = {}
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, Norm):
+
+            def keep(norm: nn.Module, inputs: tuple[Any, ...], name: str = name) -> None:
+                assert isinstance(norm, Norm)
+                calls[name] = norm, inputs
+
+            handles.append(module.register_forward_pre_hook(keep))
+    try:
+        _run(model, args, kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return len(calls), [f"{n} {leak}" for n, (norm, inputs) in calls.items() for leak in _leak(norm, inputs)]
+
+
+def _leak(norm: Norm, inputs: tuple[Any, ...]) -> Iterator[str]:
+    """Moves one sample, and one position, of what the norm was given: what else moves?"""
+    y, *weights = inputs
+    y = y.detach()
+    features = y.ndim - 1 - (0 if norm.layout == "features" else norm.spatial)
+    apart = [d for d in range(y.ndim) if d != features and (norm.layout != "sample" or d < features)]
+    with torch.no_grad():
+        before = norm(y, *weights)
+        for axis in apart:
+            if y.shape[axis] < 2:
+                continue
+            moved = y.clone()
+            moved.select(axis, 0).mul_(-2.0).add_(torch.linspace(0, 1, moved.select(axis, 0).numel(), dtype=y.dtype).view_as(moved.select(axis, 0)))
+            rest = slice(1, None)
+            index = tuple(rest if d == axis else slice(None) for d in range(y.ndim))
+            if not torch.equal(before[index], norm(moved, *weights)[index]):
+                yield f"mixes what lies along axis {axis} of its input"
