@@ -29,7 +29,7 @@ from zoo.judge import judge  # noqa: E402
 
 HEAD = """# The zoo
 
-What `nap.normalize_` does to architectures that it was not written for. Labels come from an oracle that
+What `nap.normalize_` does to public and hand-written architectures. Labels come from an oracle that
 shares nothing with the library (`tests/zoo/oracle.py`): a weight needs a norm if multiplying it by 10⁷
 makes the input of some hidden nonlinearity grow along. A conversion is **perfect** if no weight does so
 any more, no norm went where none was needed, every weight reported scale-invariant is so within 1e-9 in

@@ -13,7 +13,7 @@ from torch import nn
 import nap
 from nap import inspection
 from nap.lab.cli import BAD_USAGE, FINE, PROBLEMS, main
-from nap.plan import Plan
+from nap.placement import Plan
 
 SOURCE = """
 import torch

@@ -7,10 +7,10 @@
 from nap import diagnostics, schedules
 from nap.learning_rate import effective_learning_rates, global_effective_learning_rate
 from nap.normalize import normalize_, plan
-from nap.plan import Plan
+from nap.placement import Plan
 from nap.project import Projector
 from nap.twins import ImplicitSchedule, TwinPair
-from nap.verify import Verification, verify
+from nap.verification import Verification, verify
 from nap.weights import Role, weight_groups
 
 __all__ = [

@@ -13,7 +13,7 @@ from nap.flow.operations import Kind
 from nap.flow.record import Flow, Meeting, Use
 from nap.flow.values import Carry
 from nap.norms import CHILD, EPS, FusedNorm, Layout
-from nap.plan import Note, Options, Placement, Problem
+from nap.placement import Note, Options, Placement, Problem
 
 _RECURRENT = (nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 _PLAIN = (nn.Linear, nn.modules.conv._ConvNd)  # their bias may simply become None

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nap.normalize import normalize_, plan
-from nap.plan import Plan
+from nap.placement import Plan
 from nap.project import ProjectionPlan, Projector
 
 DTYPES = {

@@ -15,7 +15,7 @@ from nap.decide import Decision, decide
 from nap.flow.record import Flow
 from nap.flow.recorder import record
 from nap.norms import Eps
-from nap.plan import Options, Placement, Plan, Problem
+from nap.placement import Options, Placement, Plan, Problem
 from nap.roles import roles
 from nap.surgery import apply_
 

@@ -15,7 +15,7 @@ from torch import nn
 from nap.attention import NormalizedMultiheadAttention, normalize_attention_
 from nap.flow.special import NORMALIZED_RECURRENT
 from nap.norms import CHILD, FusedNorm, Norm, Source, normalise_input, normalise_output
-from nap.plan import Placement, Plan
+from nap.placement import Placement, Plan
 from nap.recurrent import normalize_recurrent_
 from nap.weights import PLAN_ATTRIBUTE
 

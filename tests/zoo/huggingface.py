@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,8 +44,8 @@ def pixels(size: int = 16) -> Inputs:
     return lambda: {"pixel_values": torch.randn(2, 3, size, size)}
 
 
-def _add(name: str, inputs: Inputs, settings: dict[str, Any], **about: Any) -> None:
-    """An entry `XModel` or `XForY`, whose configuration class is found through its model class."""
+def add(family: Family, name: str, inputs: Inputs, settings: dict[str, Any], **about: Any) -> None:
+    """Adds `XModel` or `XForY`, whose configuration class is found through its model class."""
 
     def build() -> tuple[nn.Module, tuple[()], dict[str, Any]]:
         import transformers
@@ -54,7 +55,10 @@ def _add(name: str, inputs: Inputs, settings: dict[str, Any], **about: Any) -> N
         config._experts_implementation = "eager"  # the default's grouped product knows no float64
         return cls(config), (), inputs()
 
-    FAMILY.add(name, build, **about)
+    family.add(name, build, **about)
+
+
+_add = partial(add, FAMILY)
 
 
 def _encoder(name: str, **settings: Any) -> None:

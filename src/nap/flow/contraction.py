@@ -57,9 +57,10 @@ def parametric_use(
     sources = frozenset(n for v in values if not v.data for n in v.sources)
     if name.startswith("conv"):
         spatial = 1 if name == "conv_tbc" else factors[1].ndim - 2
-        rec.flow.out_axis.update(dict.fromkeys(sources, int("transpose" in name)))
+        _note_axis(rec, sources, factors[1], int("transpose" in name))
         return Use(sources, name, -1 - spatial, spatial)
     if name in ("linear", "bilinear"):
+        _note_axis(rec, sources, factors[-1], 0)
         return Use(sources, name)
     where = next(i for i, v in enumerate(values) if not v.data and v.sources)
     weight = factors[where]
@@ -69,13 +70,18 @@ def parametric_use(
         axis, stacked = (-1, max(0, weight.ndim - 2)) if where else (-2, max(0, weight.ndim - 2))
         out_axis = weight.ndim - (1 if where else 2)
     if _transposed(weight):
-        out_axis = {weight.ndim - 1: weight.ndim - 2, weight.ndim - 2: weight.ndim - 1}.get(
-            out_axis, out_axis
-        )
-    rec.flow.out_axis.update(dict.fromkeys(sources, out_axis))
+        last = weight.ndim - 1
+        out_axis = {last: last - 1, last - 1: last}.get(out_axis, out_axis)
+    _note_axis(rec, sources, weight, out_axis)
     if stacked:
         rec.flow.stacked.update(dict.fromkeys(sources, stacked))
     return Use(sources, name, axis, 0, stacked)
+
+
+def _note_axis(rec: Recorder, sources: frozenset[str], weight: Tensor, axis: int) -> None:
+    """The output axis of each parameter, counting the axes that an index has taken away."""
+    for name in sources:
+        rec.flow.out_axis[name] = axis + max(0, rec.ndims[name] - weight.ndim)
 
 
 def _transposed(weight: Tensor) -> bool:

@@ -44,6 +44,7 @@ class Recorder(TorchFunctionMode):
         self.names = {id(module): name for name, module in model.named_modules()}
         self.modules = dict(model.named_modules())
         self.parameters = {id(p): name for name, p in model.named_parameters()}
+        self.ndims = {name: p.ndim for name, p in model.named_parameters()}
         self.values: dict[int, Value] = {}
         self.alive: list[Tensor] = []  # ids stay unique only while their tensors live
         self.frames: list[Frame] = []
