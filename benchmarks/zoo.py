@@ -14,6 +14,7 @@ import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from functools import cache
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,13 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))  # in front of this folder, whose zoo.py would shadow the package
 
-from zoo import handmade  # noqa: E402
+from zoo import (  # noqa: E402
+    handmade,
+    huggingface,
+    huggingface_more,
+    stable_baselines,
+    vision_libraries,
+)
 from zoo.entry import Entry  # noqa: E402
 from zoo.judge import judge  # noqa: E402
 
@@ -76,20 +83,17 @@ def measure(number: int, device: str) -> dict[str, Any]:
 @cache
 def available() -> tuple[list[Entry], list[str]]:
     """The entries that this machine can build, and the names of those that it cannot."""
-    from zoo import huggingface, stable_baselines, vision_libraries
-
-    entries, missing = list(handmade.ENTRIES), []
-    for library, module in (("transformers", huggingface), ("stable_baselines3", stable_baselines)):
-        try:
-            __import__(library)
-        except ImportError:
-            missing += [f"{library} {entry.name}" for entry in module.ENTRIES]
-        else:
-            found, absent = module.available()
-            entries += found
-            missing += absent
-    found, absent = vision_libraries.available()
-    return entries + found, missing + absent
+    public = [*huggingface.ENTRIES, *huggingface_more.ENTRIES]
+    try:
+        found, missing = huggingface.available(public)
+    except ImportError:
+        found, missing = [], [f"transformers {entry.name}" for entry in public]
+    if find_spec("stable_baselines3"):
+        found += stable_baselines.ENTRIES
+    else:
+        missing += [f"stable-baselines3 {entry.name}" for entry in stable_baselines.ENTRIES]
+    seen, unseen = vision_libraries.available()
+    return handmade.ENTRIES + found + seen, missing + unseen
 
 
 def page(rows: list[dict[str, Any]], missing: list[str]) -> str:

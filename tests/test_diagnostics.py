@@ -131,6 +131,15 @@ class TestNorms:
         nn.init.constant_(layer.weight, 300.0)  # its square overflows float16
         assert d.parameter_norm(nn.Sequential(layer, layer)).item() == pytest.approx(300 * 256, rel=1e-3)
 
+    def test_float32_norms_of_large_weights_do_not_drift(self):
+        layer = nn.Linear(2048, 1024, bias=False)
+        with torch.no_grad():
+            layer.weight.copy_(torch.randn(1024, 2048, generator=generator()))  # one sum is 4e-5 low on CPU
+        layer.weight.grad = layer.weight.detach().clone()
+        exact = layer.weight.double().norm().item()
+        assert d.parameter_norm(layer).item() == pytest.approx(exact, rel=2e-7)
+        assert d.gradient_norm(layer).item() == pytest.approx(exact, rel=2e-7)
+
     def test_gradient_norm(self):
         model = small_net()
         with pytest.raises(ValueError, match="backward"):

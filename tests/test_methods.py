@@ -28,6 +28,7 @@ from nap.methods import (
 from nap.methods.draws import fresh_like, normal_like
 from nap.methods.resets import activity_of, reset_units_
 from nap.normalize import normalize_
+from nap.project import Projector
 from nap.weights import Role
 
 
@@ -564,6 +565,22 @@ class TestReDo:
         assert (outgoing == 0).all()
         stepped(model, opt)
         assert (model[2].weight[:, :5] != 0).any()
+
+    def test_a_dead_layer_leaves_a_weight_of_zero_until_the_next_step(self):
+        model = build(mlp)
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        projector = Projector(model).attach(opt)
+        run = Training.of(model, opt, generator=generator())
+        kill_(model, 0, list(range(10)))
+        redo = ReDo(every=1)
+        redo.prepare_(model, INPUTS)
+        redo.after_step_(run, INPUTS)
+        projector.project_()
+        assert model[2].weight.count_nonzero() == 0  # as it is: no direction, no NaN
+        with torch.no_grad():
+            model[2].bias.fill_(1.0)  # units of layer 2 that pass a gradient on
+        stepped(model, opt)
+        assert projector.norm_ratios() == pytest.approx(dict.fromkeys(projector.norm_ratios(), 1.0))
 
     def test_refusals(self):
         model = build(mlp)

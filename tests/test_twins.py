@@ -12,9 +12,10 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
 import nap
+from nap.implicit import ImplicitSchedule
 from nap.learning_rate import Update, effective_learning_rates, per_weight_groups
 from nap.schedules import linear
-from nap.twins import ImplicitSchedule, TwinPair
+from nap.twins import TwinPair
 
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, MakeOptimizer] = {
@@ -266,6 +267,29 @@ def test_a_record_survives_json_and_goes_on():
         optimizer.step()
     assert half.state_dict() == whole.state_dict()
     assert str(half) == str(whole)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_a_scaler_skips_is_no_step_of_the_record(fused):
+    model = mlp().float()
+    optimizer = Adam(model.parameters(), lr=0.01, fused=fused)
+    schedule = ImplicitSchedule(model, weights=HIDDEN)
+    schedule.attach(model, optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    norms = [[model.get_parameter(name).detach().norm().item() for name in HIDDEN]]
+    for overflow in [False, True, True, False, True]:
+        optimizer.zero_grad()
+        scaler.scale(model(torch.randn(16, 8)).square().mean()).backward()
+        if overflow:
+            gradient = model.get_parameter("0.weight").grad
+            assert gradient is not None
+            gradient[0, 0] = torch.inf
+        scaler.step(optimizer)
+        scaler.update()
+        if not overflow:
+            norms.append([model.get_parameter(name).detach().norm().item() for name in HIDDEN])
+    assert schedule.steps == 2
+    np.testing.assert_allclose(schedule.state_dict()["norms"], norms, rtol=1e-6)
 
 
 def test_a_record_prints_the_growth_of_each_weight():

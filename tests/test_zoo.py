@@ -1,12 +1,15 @@
 """Every architecture of the zoo is converted without fault, or refused as it says."""
 
+from copy import deepcopy
+
 import pytest
 
-from zoo import handmade, huggingface, stable_baselines
+import nap
+from zoo import handmade, huggingface, huggingface_more, stable_baselines
 from zoo.entry import Entry
 from zoo.judge import judge
 
-ENTRIES = [*handmade.ENTRIES, *huggingface.ENTRIES, *stable_baselines.ENTRIES]
+ENTRIES = [*handmade.ENTRIES, *huggingface.ENTRIES, *huggingface_more.ENTRIES, *stable_baselines.ENTRIES]
 
 
 def test_the_zoo_is_as_large_as_promised():

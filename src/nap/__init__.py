@@ -2,16 +2,24 @@
 
     nap.normalize_(model, example_batch)              # step 1: a norm before every nonlinearity
     nap.Projector(model).attach(optimizer)            # step 2: weights back on their sphere
+
+The names below are loaded when they are first used, so that figures can be redrawn from stored rows,
+and `nap --help` answered, without importing torch.
 """
 
-from nap import diagnostics, schedules
-from nap.learning_rate import effective_learning_rates, global_effective_learning_rate
-from nap.normalize import normalize_, plan
-from nap.placement import Plan
-from nap.project import Projector
-from nap.twins import ImplicitSchedule, TwinPair
-from nap.verification import Verification, verify
-from nap.weights import Role, weight_groups
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nap import diagnostics, schedules
+    from nap.implicit import ImplicitSchedule
+    from nap.learning_rate import effective_learning_rates, global_effective_learning_rate
+    from nap.normalize import normalize_, plan
+    from nap.placement import Plan
+    from nap.project import Projector
+    from nap.twins import TwinPair
+    from nap.verification import verify
+    from nap.weights import Role, weight_groups
 
 __all__ = [
     "ImplicitSchedule",
@@ -19,7 +27,6 @@ __all__ = [
     "Projector",
     "Role",
     "TwinPair",
-    "Verification",
     "diagnostics",
     "effective_learning_rates",
     "global_effective_learning_rate",
@@ -29,3 +36,30 @@ __all__ = [
     "verify",
     "weight_groups",
 ]
+
+_MODULE = {
+    "ImplicitSchedule": "implicit",
+    "Plan": "placement",
+    "Projector": "project",
+    "Role": "weights",
+    "TwinPair": "twins",
+    "effective_learning_rates": "learning_rate",
+    "global_effective_learning_rate": "learning_rate",
+    "normalize_": "normalize",
+    "plan": "normalize",
+    "verify": "verification",
+    "weight_groups": "weights",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'nap' has no attribute {name!r}; it has {', '.join(__all__)}")
+    module = import_module(f"nap.{_MODULE.get(name, name)}")
+    value = getattr(module, name) if name in _MODULE else module
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

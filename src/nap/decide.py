@@ -44,7 +44,7 @@ class Decision:
     problems: dict[str, Problem] = field(default_factory=dict)
 
     def excluded(self, site: str) -> bool:
-        hit = any(site == name or site.startswith(f"{name}.") for name in self.options.exclude)
+        hit = any(name in ("", site) or site.startswith(f"{name}.") for name in self.options.exclude)
         if hit:
             self.notes[site] = Note(site, "excluded by the caller")
         return hit
@@ -200,17 +200,22 @@ def _other_gains(meeting: Meeting, own: float) -> float:
 
 def _at_input(decision: Decision, meeting: Meeting, carry: Carry, use: Use) -> None:
     """The norm cannot hang on the producer; if the activation is a module, it can hang there."""
-    where = meeting.modules[-1] if meeting.modules else ""
+    attention = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
+    where = (carry.slot if attention else None) or (meeting.modules[-1] if meeting.modules else "")
     module = decision.model.get_submodule(where)
     leaf = next(module.children(), None) is None and next(module.parameters(), None) is None
-    if where != carry.site and leaf and meeting.kind not in (Kind.SOFTMAX, Kind.ATTENTION):
-        if meeting.shape[-1] == 1:
-            _refuse_width(decision, where, meeting.operation)
+    if where != carry.site and leaf and (carry.slot or not attention):
+        if decision.excluded(where):
+            return
+        width = meeting.contracted.get(carry, meeting.shape[-1])
+        if width == 1:
+            _refuse_width(decision, where, f"enters {meeting.operation}")
             return
         decision.placements[where] = Placement(
             where, "normalise input", type(module).__name__, f"{carry.site} enters it and cannot carry a norm itself",
-            width=meeting.shape[-1], centre=decision.options.norm == "layer",
-            scale=decision.options.affine != "none", offset=decision.options.affine == "scale_offset",
+            width=width, centre=decision.options.norm == "layer" and not attention,
+            scale=decision.options.affine != "none",
+            offset=decision.options.affine == "scale_offset" and not attention,
             eps=EPS if decision.options.eps == "relative" else decision.options.eps,
         )  # fmt: skip
         return
@@ -222,8 +227,8 @@ def _at_input(decision: Decision, meeting: Meeting, carry: Carry, use: Use) -> N
     )
 
 
-def _refuse_width(decision: Decision, site: str, operation: str) -> None:
-    decision.refuse(site, f"a norm over one feature, in front of {operation}, would always give zero",
+def _refuse_width(decision: Decision, site: str, reason: str) -> None:
+    decision.refuse(site, f"it {reason} with one feature, and a norm over one feature always gives zero",
                     "give it more features")  # fmt: skip
 
 

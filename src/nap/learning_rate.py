@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from nap.sphere import norms_of
 from nap.weights import WEIGHT_ROLES, Weight, weight_groups
 
 Number = TypeVar("Number", float, Tensor)
@@ -153,18 +154,6 @@ def matrix_like(model: nn.Module, weights: Collection[str] | None = None) -> dic
     return {name: row for name, row in table.items() if name in weights}
 
 
-def weight_norm(weight: Tensor, stacked: int = 0) -> Tensor:
-    """The norm of each weight in a tensor, in float32 at least, because half precision overflows.
-
-    Row by row, then over rows: the float32 sum over all of a 4096×4096 matrix is off by 7e-4 on CPUs.
-    """
-    dtype = torch.promote_types(weight.dtype, torch.float32)
-    vectors = weight.detach() if weight.ndim > stacked + 1 else weight.detach().unsqueeze(-1)
-    rows = torch.linalg.vector_norm(vectors, dim=tuple(range(stacked + 1, vectors.ndim)), dtype=dtype)
-    norm = torch.linalg.vector_norm(rows, dim=-1)
-    return (norm.full_tensor() if hasattr(norm, "full_tensor") else norm).reshape(-1)  # DTensors hold a part
-
-
 def _read(
     model: nn.Module, optimizer: Optimizer, weights: Collection[str] | None
 ) -> list[tuple[str, float, float]]:
@@ -177,7 +166,7 @@ def _read(
             f"{type(optimizer).__name__} holds no weight of this {type(model).__name__}; "
             f"make it from the parameters of this very model"
         )
-    norms = [weight_norm(parameters[row.name], row.stacked) for row in rows]
+    norms = [norms_of(parameters[row.name], stacked=row.stacked).reshape(-1) for row in rows]
     lrs = [lr_of[id(parameters[row.name])] for row in rows]
     parts = norms + [lr.detach().reshape(1) for lr in lrs if isinstance(lr, Tensor)]
     flat = torch.cat([part.to(norms[0].device) for part in parts]).cpu()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -15,7 +16,7 @@ from nap.decide import Decision, decide
 from nap.flow.record import Flow
 from nap.flow.recorder import record
 from nap.norms import Eps
-from nap.placement import Options, Placement, Plan, Problem
+from nap.placement import Note, Options, Placement, Plan, Problem
 from nap.roles import roles
 from nap.surgery import apply_
 
@@ -63,13 +64,14 @@ def plan(
     _check_model(model, options)
     inputs = args if isinstance(args, tuple) else (args,)
     twin = _copy_for_recording(model)
-    flows = _record(twin, inputs, kwargs or {})
+    flows, untried = _record(twin, inputs, kwargs or {})
     decision = decide(twin, flows, options)
+    decision.notes.update(untried)
     placements = dict(decision.placements)
     if not decision.problems:
         for _ in range(_MOST_ROUNDS):
             apply_(twin, Plan(tuple(decision.placements.values())))
-            flows = _record(twin, inputs, kwargs or {})
+            flows, _ = _record(twin, inputs, kwargs or {})
             again = decide(twin, flows, options)
             decision.problems.update(again.problems)
             decision.placements = again.placements
@@ -156,26 +158,47 @@ def _copy_for_recording(model: nn.Module) -> nn.Module:
     return twin
 
 
-def _record(twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Flow]:
-    """The eval forward; and the train forward too where parameters are used only there."""
+def _record(
+    twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[list[Flow], dict[str, Note]]:
+    """The eval forward; and the train forward too where some parameters are used only there."""
     flows = [_run(twin.eval(), args, kwargs)]
-    unused = {name for name, _ in twin.named_parameters()} - flows[0].seen
-    if unused:
-        try:
-            flows.append(_run(twin.train(), args, kwargs))
-        except Exception:
-            pass  # e.g. BatchNorm on one value per channel: the eval forward stands alone
+    unused = [name for name, _ in twin.named_parameters() if name not in flows[0].seen]
+    if not unused:
+        return flows, {}
+    try:
+        flows.append(_run(twin.train(), args, kwargs))
+    except Exception as reason:  # e.g. BatchNorm on one value per channel: the eval forward stands alone
+        why = f"unused in eval mode, and the forward in train mode fails: {reason}"
+        return flows, {name: Note(name, why) for name in unused}
+    finally:
         twin.eval()
-    return flows
+    return flows, {}
 
 
 def _run(twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Flow:
     def clone(x: Any) -> Any:
         return x.detach().clone() if isinstance(x, Tensor) else x
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return record(twin, tree_map(clone, args), tree_map(clone, dict(kwargs)))
+    with fixed_randomness(twin):
+        try:
+            return record(twin, tree_map(clone, args), tree_map(clone, dict(kwargs)))
+        except Exception as error:
+            raise ValueError(
+                f"{type(twin).__name__} fails on the example inputs ({type(error).__name__}: {error}); "
+                "give args and kwargs as you would call the model"
+            ) from error
+
+
+@contextmanager
+def fixed_randomness(model: nn.Module) -> Iterator[None]:
+    """The same random numbers for every forward inside; the caller's generators stay as they were."""
+    cuda = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=cuda):
+        torch.default_generator.manual_seed(0)
+        for index in cuda:
+            torch.cuda.default_generators[index].manual_seed(0)
+        yield
 
 
 def _check_fixpoint(decision: Decision) -> None:

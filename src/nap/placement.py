@@ -38,7 +38,9 @@ class Options:
                 raise ValueError(
                     f"{name}={getattr(self, name)!r} is not a choice; use one of {', '.join(allowed)}"
                 )
-        if self.eps != "relative" and not 0 <= float(self.eps) < 1:
+        if not isinstance(self.qk_norm, bool):
+            raise ValueError(f"qk_norm={self.qk_norm!r} is not a choice; use one of True, False")
+        if self.eps != "relative" and not (isinstance(self.eps, (int, float)) and 0 <= self.eps < 1):
             raise ValueError(f"eps={self.eps!r} must be 'relative' or a number in [0, 1)")
         for name in ("exclude", "allow"):
             if isinstance(getattr(self, name), str):

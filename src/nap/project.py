@@ -1,102 +1,34 @@
 """Step 2 of NaP: weights go back to the norm they started with, after every update or every k-th.
 
-First the decision, a value that can be printed (`ProjectionPlan`); then the `Projector` that carries
-the rules of `nap.affine` to a model and its optimizer; last, what is refused and why.
+`Projector` carries the rules of `nap.sphere` and `nap.affine` to a model and its optimizers. What it
+does to each parameter is decided in `nap.projection_plan`, what it refuses in `nap.projection_refusals`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from nap.affine import (
-    apply_,
+from nap.affine import apply_, decay_scale_offset, joint_scale_offset
+from nap.projection_plan import Excluded, ProjectionPlan, decide, names_in, norms_to_keep, pairs_of
+from nap.projection_refusals import (
+    check_fit,
     check_joint,
-    decay_scale_offset,
-    joint_scale_offset,
-    norms_like,
-    norms_of,
-    pairs_of,
-    project_tensors_,
+    check_options,
+    check_radii,
+    check_rows,
+    check_state,
+    readable_parameters,
     refuse,
 )
-from nap.weights import WEIGHT_ROLES, Role, Weight, weight_groups
-
-Action = Literal["project", "joint", "decay", "free"]
-Excluded = str | nn.Parameter | nn.Module
-
-_WHY = {
-    Role.SCALE_INVARIANT: "the function stays the same",
-    Role.NORMALISED: "the function stays the same, but for the eps of its norm",
-    Role.JOINT: "fixes its share of the sum that gets normalised",
-    Role.CHAIN: "fixes the scale of a linear chain",
-    Role.OUTPUT: "pins the scale of the output",
-    Role.EMBEDDING: "fixes the scale of the table",
-    Role.WEIGHT: "not traced; Algorithm 1 takes every weight",
-    Role.UNUSED: "the example forward never used it; treated like any other weight",
-}
-
-
-@dataclass(frozen=True)
-class ProjectionRow:
-    """What happens to one parameter, and why."""
-
-    name: str
-    role: Role
-    action: Action
-    reason: str
-    radius: float | None = None  # ‖W‖ of the whole tensor as first measured
-    norms: int = 0  # how many norms are kept apart: 1, or one for each row or expert
-
-    def at(self, radius: Tensor | None) -> ProjectionRow:
-        """This row with its radius, if it has one."""
-        return self if radius is None else replace(self, radius=radius.norm().item(), norms=radius.numel())
-
-
-@dataclass(frozen=True)
-class ProjectionPlan:
-    """Every parameter of a model with what a `Projector` does to it; `print` it to read it."""
-
-    rows: tuple[ProjectionRow, ...]
-
-    def names(self, *actions: Action) -> list[str]:
-        """The parameters that get one of these treatments, in the model's order."""
-        return [row.name for row in self.rows if row.action in actions]
-
-    def __str__(self) -> str:
-        wide = max([len(row.name) for row in self.rows] + [9])
-        lines = [f"{'parameter':{wide}}  {'radius':>9}  {'role':15}  policy"]
-        for row in self.rows:
-            radius = "" if row.radius is None else f"{row.radius:.4g}"
-            apart = f" ({row.norms} norms)" if row.norms > 1 else ""
-            verb = {"project": "projected", "free": "left free"}.get(row.action, row.action)
-            lines.append(f"{row.name:{wide}}  {radius:>9}  {row.role:15}  {verb}{apart}: {row.reason}")
-        return "\n".join(lines)
-
-    def to_json(self) -> list[dict[str, Any]]:
-        return [asdict(row) for row in self.rows]
-
-
-def decide(row: Weight, ndim: int, per: str, output: str, affine: Action) -> tuple[Action, str]:
-    """What to do with a parameter of this role, and the reason: the policy of `Projector`."""
-    if row.role is Role.AFFINE:
-        reasons = {"joint": "scale and offset together to norm √d", "decay": "pulled towards (1, 0)"}
-        return affine, reasons.get(affine, "affine='free'")
-    if row.role not in WEIGHT_ROLES or (row.role is Role.UNUSED and ndim < 2):
-        return "free", "not a weight"
-    if row.role is Role.OUTPUT and output == "free":
-        return "free", "output='free'"
-    if per == "row" and row.role in (Role.SCALE_INVARIANT, Role.NORMALISED):
-        return "project", "the function stays the same only where BatchNorm follows"
-    return "project", _WHY[row.role]
+from nap.sphere import norms_like, project_tensors_
+from nap.updates import AfterStep, unwrapped
+from nap.weights import weight_groups
 
 
 class Projector:
@@ -155,24 +87,20 @@ class Projector:
         decay: float = 1e-3,
         exclude: Excluded | Iterable[Excluded] = (),
     ):
-        _check_options(every, decay, per=per, output=output, affine=affine)
-        parameters = _readable(model)
-        table, left_out = weight_groups(model), _names_in(model, exclude)
-        rows = [
-            ProjectionRow(name, row.role, "free", "excluded")
-            if name in left_out
-            else ProjectionRow(name, row.role, *decide(row, parameters[name].ndim, per, output, affine))
-            for name, row in table.items()
-        ]
-        plan = ProjectionPlan(tuple(rows))
-        acted = plan.names("project", "joint", "decay")
-        _check_fit(plan, parameters, output)
+        check_options(every, decay, per=per, output=output, affine=affine)
+        parameters, table = readable_parameters(model), weight_groups(model)
+        plan = decide(table, parameters, names_in(model, exclude), per=per, output=output, affine=affine)
+        check_fit(plan, parameters, output)
         self._pairs = pairs_of([table[name] for name in plan.names("joint", "decay")])
         if affine == "joint":
             check_joint(self._pairs, table, parameters)
-        self._radii = {name: _measured(table[name], parameters[name], per) for name in plan.names("project")}
-        _check_radii(self._radii, parameters)
-        self.plan = ProjectionPlan(tuple(row.at(self._radii.get(row.name)) for row in rows))
+        weights = [table[name] for name in plan.names("project")]
+        if per == "row":
+            check_rows(weights)
+        self._radii = {row.name: norms_to_keep(row, parameters[row.name], per) for row in weights}
+        check_radii(self._radii, parameters)
+        self.plan: ProjectionPlan = plan.at(self._radii)
+        acted = plan.names("project", "joint", "decay")
         self._settings: dict[str, Any] = {"every": every, "per": per, "output": output, "affine": affine}
         self._settings |= {"decay": decay} if affine == "decay" else {}
         self._shapes = {name: parameters[name].shape for name in acted}
@@ -180,7 +108,7 @@ class Projector:
             name: (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in acted
         }
         self._updates: dict[str, int | Tensor] = dict.fromkeys(acted, 0)
-        self._hooks: list[_AfterStep] = []
+        self._hooks: list[AfterStep] = []
 
     def project_(self) -> None:
         """Project now. It counts as no update, and needs no optimizer."""
@@ -216,10 +144,10 @@ class Projector:
         several optimizers share the work, hand them over in one call.
         """
         names = {id(self._parameter(name)): name for name in self._slots}
-        new: list[_AfterStep] = []
-        for optimizer in map(_hookable, optimizers):
+        new: list[AfterStep] = []
+        for optimizer in map(unwrapped, optimizers):
             kind, present = type(optimizer).__name__, optimizer._optimizer_step_post_hooks.values()
-            if any(isinstance(h, _AfterStep) for h in present) or any(h.optimizer is optimizer for h in new):
+            if any(isinstance(h, AfterStep) for h in present) or any(h.optimizer is optimizer for h in new):
                 raise ValueError(f"this {kind} has a Projector already; call detach() on that one first")
             held = [names[id(p)] for g in optimizer.param_groups for p in g["params"] if id(p) in names]
             if not held:
@@ -227,27 +155,34 @@ class Projector:
             for pair in self._pairs if self._settings["affine"] == "joint" else ():
                 if len({name in held for name in filter(None, pair)}) > 1:
                     refuse(pair, f"move together, but this {kind} holds only one of them", "give it both")
-            new.append(_AfterStep(self, optimizer, held))
+            new.append(AfterStep(optimizer, held, self._follow_))
         covered = {name for hook in [*self._hooks, *new] for name in hook.names}
         if missing := [name for name in self._slots if name not in covered]:
             way = f"attach all optimizers in one call, attach(a, b), or build with exclude={missing!r}"
             refuse(missing, "held by no attached optimizer, so never projected", way)
         for hook in new:
-            hook.handle = hook.optimizer.register_step_post_hook(hook)
+            hook.attach()
         self._hooks += new
         return self
+
+    def _follow_(self, names: list[str], real: bool | Tensor) -> None:
+        # `real` may be on the device: then the count is a tensor and the choice a mask
+        count = self._updates[names[0]] + real
+        self._updates.update(dict.fromkeys(names, count))
+        due = (count % self._settings["every"] == 0) & real
+        if due is not False:
+            self._act_(names, when=due if isinstance(due, Tensor) else None)
 
     def detach(self) -> None:
         """Take the hooks off every optimizer; radii and counts stay."""
         for hook in self._hooks:
-            hook.handle.remove()
+            hook.detach()
         self._hooks = []
 
     @property
     def attached(self) -> tuple[Optimizer, ...]:
         """The optimizers whose steps are followed by a projection."""
-        alive = [h for h in self._hooks if h.handle.id in h.optimizer._optimizer_step_post_hooks]
-        return tuple(hook.optimizer for hook in alive)
+        return tuple(hook.optimizer for hook in self._hooks if hook.alive)
 
     @property
     def updates(self) -> dict[str, int]:
@@ -275,126 +210,9 @@ class Projector:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over radii and counts; a state from another model or other settings is refused."""
-        if found := _differences(self.state_dict(), state):
-            raise ValueError("\n  ".join(["this state is of another Projector:", *found]))
+        check_state(self.state_dict(), state)
         self._radii = {name: state["radii"][name].clone() for name in self._radii}
         self._updates = {name: int(state["updates"][name]) for name in self._updates}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_hooks": [], "_updates": self.updates}
-
-
-class _AfterStep:
-    """The hook on one optimizer, with the names of what it holds."""
-
-    def __init__(self, projector: Projector, optimizer: Any, names: list[str]):
-        self.projector, self.optimizer, self.names = projector, optimizer, names
-        self.handle: Any = None
-
-    def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        # A fused optimizer goes through its step even where GradScaler found an inf, and skips on the
-        # device. So there the count is a tensor and the choice a mask: nothing waits for the device.
-        found_inf = getattr(optimizer, "found_inf", None)
-        real = True if found_inf is None else found_inf == 0
-        count = self.projector._updates[self.names[0]] + real
-        self.projector._updates.update(dict.fromkeys(self.names, count))
-        due = (count % self.projector._settings["every"] == 0) & real
-        if due is not False:
-            self.projector._act_(self.names, when=due if isinstance(due, Tensor) else None)
-
-
-def _check_options(every: int, decay: float, **choices: str) -> None:
-    allowed = {"per": ["tensor", "row"], "output": ["project", "free"], "affine": ["free", "joint", "decay"]}
-    for option, value in choices.items():
-        if value not in allowed[option]:
-            raise ValueError(f"{option}={value!r} is not a choice; take one of {allowed[option]}")
-    if type(every) is not int or every < 1:
-        raise ValueError(f"every={every!r} counts updates; take a whole number, 1 or more")
-    if not 0 < decay <= 1:
-        raise ValueError(f"decay={decay!r} is the share of the way to (1, 0); take a number in (0, 1]")
-
-
-def _readable(model: nn.Module) -> dict[str, nn.Parameter]:
-    parameters = dict(model.named_parameters())
-    if empty := [name for name, p in parameters.items() if p.is_meta or is_lazy(p)]:
-        refuse(empty, "no values to measure (meta device or lazy)", "initialise the model first")
-    if flat := [name for name, p in parameters.items() if getattr(p, "_fsdp_flattened", False)]:
-        refuse(flat, "a flat shard of FSDP1, whose norm is not that of the weight", "use fully_shard (FSDP2)")
-    return parameters
-
-
-def _names_in(model: nn.Module, exclude: Excluded | Iterable[Excluded]) -> set[str]:
-    """The parameters that `exclude` means; tied ones by any of their names."""
-    entries = [exclude] if isinstance(exclude, Excluded) else list(exclude)
-    modules = dict(model.named_modules(remove_duplicate=False))
-    by_name = dict(model.named_parameters(remove_duplicate=False))
-    names = {id(p): name for name, p in model.named_parameters()}
-    left_out = set()
-    for entry in entries:
-        thing = by_name.get(entry, modules.get(entry)) if isinstance(entry, str) else entry
-        inside = thing.parameters() if isinstance(thing, nn.Module) else [thing]
-        found = {names[id(p)] for p in inside if id(p) in names}
-        if not found:
-            shown, hint = f"this {type(entry).__name__}", "name a parameter or module of it"
-            if isinstance(entry, str):
-                nearest = get_close_matches(entry, [*by_name, *modules], n=1, cutoff=0.0)[0]
-                shown, hint = repr(entry), f"did you mean {nearest!r}?"
-            raise ValueError(f"exclude: {shown} matches no parameter of {type(model).__name__}; {hint}")
-        left_out |= found
-    return left_out
-
-
-def _check_fit(plan: ProjectionPlan, parameters: Mapping[str, Tensor], output: str) -> None:
-    acted = plan.names("project", "joint", "decay")
-    if not acted:
-        refuse([], "no parameter of the model is left to project", "exclude less")
-    if frozen := [name for name in acted if not parameters[name].requires_grad]:
-        refuse(frozen, "frozen (requires_grad is False), so there is no update to follow")
-    untraced = [row.name for row in plan.rows if row.role is Role.WEIGHT and row.action == "project"]
-    if untraced and output == "free":
-        way = "call nap.normalize_(model, example_inputs) first, or name the head in exclude=[...] instead"
-        refuse(untraced, "never traced, so output='free' cannot tell which is the output layer", way)
-
-
-def _measured(row: Weight, parameter: Tensor, per: str) -> Tensor:
-    if per == "tensor":
-        return norms_of(parameter, stacked=row.stacked)
-    if row.out_axis < row.stacked:
-        refuse([row.name], "the axis of its rows is not known, and per='row' needs it")
-    return norms_of(parameter, stacked=row.stacked, out_axis=row.out_axis)
-
-
-def _check_radii(radii: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
-    if single := [name for name, r in radii.items() if r.numel() == parameters[name].numel()]:
-        refuse(single, "one entry to each norm, so a fixed norm leaves only a sign to learn")
-    if bad := [name for name, r in radii.items() if not r.isfinite().all()]:
-        refuse(bad, "a norm that is not finite", f"repair its values, or exclude={bad!r}")
-    if zero := [name for name, r in radii.items() if not (r > 0).all()]:
-        refuse(zero, "a zero norm (of the whole, a row or an expert), so there is no direction to keep")
-
-
-def _hookable(optimizer: Any) -> Any:
-    inner = optimizer
-    while not hasattr(inner, "_optimizer_step_post_hooks"):  # such as accelerate's AcceleratedOptimizer
-        if not hasattr(inner, "optimizer"):
-            kind, way = type(optimizer).__name__, "call projector.project_() after each update instead"
-            refuse([], f"{kind} is no torch.optim.Optimizer and has none as .optimizer", way)
-        inner = inner.optimizer
-    return inner
-
-
-def _differences(mine: Mapping[str, Any], saved: Any) -> list[str]:
-    """One line for each thing that keeps a saved state from fitting."""
-    found = []
-    for part, here in mine.items():
-        there = saved.get(part) if isinstance(saved, Mapping) else None
-        if not isinstance(there, Mapping):
-            found.append(f"{part}: missing from the state")
-            continue
-        for key in dict.fromkeys([*here, *there]):
-            a, b = here.get(key, "nothing"), there.get(key, "nothing")
-            if isinstance(a, Tensor) and isinstance(b, Tensor):
-                a, b = list(a.shape), list(b.shape)
-            if a != b and not (part == "updates" and isinstance(a, int) and isinstance(b, int)):
-                found.append(f"{part}.{key}: {b} in the state, {a} here")
-    return found

@@ -8,7 +8,6 @@ from dataclasses import replace
 from torch import nn
 
 from nap.flow.homogeneity import NEAR
-from nap.flow.operations import KINDS, Kind
 from nap.flow.record import Flow
 from nap.weights import Role, Weight, WeightTable
 
@@ -28,10 +27,9 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
     norm = next((n for n, names in flow.affine.items() if name in names), None)
     if norm is not None:
         followers = flow.followers.get(norm, set())
-        bent = sorted(f for f in followers if KINDS.get(f) is not Kind.HOMOGENEOUS)
         part = "offset" if name.endswith("bias") else "scale"
         after = f", before {', '.join(sorted(followers))}" if followers else ""
-        return Weight(name, Role.AFFINE, f"{part} of a norm{after}", part=part, homogeneous=not bent)  # type: ignore[arg-type]
+        return Weight(name, Role.AFFINE, f"{part} of a norm{after}", part=part, homogeneous=norm not in flow.curved)  # type: ignore[arg-type]
     if name not in flow.seen:
         return Weight(name, Role.UNUSED, "the example forward does not use it")
     inline = name.rpartition(".")[0] in flow.inline and parameter.ndim == 1

@@ -7,6 +7,7 @@ hook. So parameter names, classes, deepcopy, pickle and `torch.compile` stay as 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from nap.weights import PLAN_ATTRIBUTE
 # Hooks are kept under a key of their own: the numbers that torch hands out start anew in each process,
 # so a pickled model's hook could be overwritten by the next one registered on it.
 HOOK: Any = "nap"
+_TABLES = frozenset(key for key, value in vars(nn.Module()).items() if isinstance(value, dict))
 Undo = Callable[[], None]
 
 
@@ -36,11 +38,16 @@ def apply_(model: nn.Module, plan: Plan) -> None:
             if isinstance(module, nn.TransformerEncoder):  # nested tensors would pass the hooks by
                 undo.append(_restore(module))
                 module.use_nested_tensor = False
+        setattr(model, PLAN_ATTRIBUTE, _joined(getattr(model, PLAN_ATTRIBUTE, None), plan))
     except BaseException:
         for step in reversed(undo):
             step()
         raise
-    setattr(model, PLAN_ATTRIBUTE, plan)
+
+
+def _joined(before: Plan | None, plan: Plan) -> Plan:
+    """What a model that was converted before, and perhaps has grown since, now carries in all."""
+    return plan if before is None else replace(plan, placements=(*before.placements, *plan.placements))
 
 
 def check(model: nn.Module, plan: Plan) -> None:
@@ -60,6 +67,12 @@ def check(model: nn.Module, plan: Plan) -> None:
             raise ValueError(
                 f"{placement.module!r} already carries a norm: this plan has been applied to the model; "
                 "nap.plan(model, args) says what is still missing"
+            )
+        width = getattr(module, "out_features", getattr(module, "out_channels", placement.width))
+        if placement.action == "normalise output" and width != placement.width:
+            raise ValueError(
+                f"the plan expects {placement.module!r} to have {placement.width} outputs, but it has {width}: "
+                "the plan was made for another model; make a new one with nap.plan(model, args)"
             )
         for path in (*placement.weights, *placement.remove, *placement.zero):
             owner, _, leaf = path.rpartition(".")
@@ -140,12 +153,15 @@ def build_norm(module: nn.Module, placement: Placement) -> Norm | FusedNorm:
 
 def _restore(module: nn.Module) -> Undo:
     kept, kind = dict(module.__dict__), type(module)
-    inner = {key: value.copy() for key, value in kept.items() if isinstance(value, dict)}
+    inner = [(table, dict(table)) for key, table in kept.items() if key in _TABLES]
 
     def undo() -> None:
         object.__setattr__(module, "__class__", kind)
         module.__dict__.clear()
-        module.__dict__.update({**kept, **inner})
+        module.__dict__.update(kept)
+        for table, entries in inner:
+            table.clear()
+            table.update(entries)
 
     return undo
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from nap.flow.values import tensors_in
-from nap.norms import Norm
-from nap.normalize import plan
+from nap.flow.values import held_tensors
+from nap.norms import CHILD, Norm, normalise_input, normalise_output
+from nap.normalize import fixed_randomness, plan
 from nap.weights import PLAN_ATTRIBUTE, Role, weight_groups
 
 EXACT = 1e-9  # relative change of the output, in float64, that counts as none
@@ -55,6 +55,9 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
     applied = getattr(model, PLAN_ATTRIBUTE, None)
     if applied is None:
         raise ValueError("the model was never converted; call nap.normalize_(model, args) first")
+    lost = [name for name, module in model.named_modules() if CHILD in module._modules and not _runs(module)]
+    if lost:
+        raise ValueError(f"the norms of {', '.join(lost)} no longer run: their forward hooks were removed")
     again = plan(model, args, kwargs, **asdict(applied.options))
     failures = [f"{p.module} still {p.reason}" for p in again.placements] + [str(p) for p in again.problems]
     inputs = args if isinstance(args, tuple) else (args,)
@@ -68,6 +71,11 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
         raise ValueError(f"{type(model).__name__} does not hold what its plan says:\n{listed}")
     names = tuple(note.name for note in applied.left_alone)
     return Verification(norms, len(changes), max(changes.values(), default=0.0), names)
+
+
+def _runs(carrier: nn.Module) -> bool:
+    hooks = (*carrier._forward_hooks.values(), *carrier._forward_pre_hooks.values())
+    return normalise_output in hooks or normalise_input in hooks
 
 
 def scale_changes(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, float]:
@@ -119,9 +127,8 @@ def _double(model: nn.Module, *trees: Any) -> tuple[nn.Module, list[Any]]:
 
 
 def _run(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return [t.clone() for t in tensors_in(model(*args, **kwargs))]
+    with torch.no_grad(), fixed_randomness(model):
+        return [t.clone() for t in held_tensors(model(*args, **kwargs))]
 
 
 def _leaks(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, list[str]]:

@@ -244,9 +244,9 @@ for name in ("Wav2Vec2Model", "HubertModel"):
 ENTRIES = list(FAMILY)
 
 
-def available() -> tuple[list[Entry], list[str]]:
-    """The entries that the installed version can build, and the names that it does not have."""
+def available(entries: list[Entry]) -> tuple[list[Entry], list[str]]:
+    """Of the entries, those that the installed version can build, and the names that it does not have."""
     import transformers
 
-    found = [entry for entry in ENTRIES if hasattr(transformers, entry.name)]
-    return found, [f"transformers {entry.name}" for entry in ENTRIES if entry not in found]
+    found = [entry for entry in entries if hasattr(transformers, entry.name)]
+    return found, [f"transformers {entry.name}" for entry in entries if entry not in found]

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 import nap
@@ -41,6 +42,9 @@ class Row:
 def judge(entry: Entry, device: str = "cpu") -> Row:
     """Converts a fresh model of `entry` and says what came of it."""
     row = Row(entry.name, entry.family)
+    original, args, kwargs = entry.build(device)
+    with torch.no_grad():
+        original(*args, **kwargs)  # a forward that fails by itself must not read as a refusal
     model, args, kwargs = entry.build(device)
     keys = set(model.state_dict())
     try:

@@ -6,7 +6,8 @@ between the two normalises the weight, so its norm decides how saturated the uni
 share, are saturated at the first of them; float64 has room for more.)
 
 Left alone, by the library's stated policy: an output nonlinearity (no weight after it), softmaxes fed
-by a linear layer (routers, attention pooling) and weights that mix attention logits.
+by a linear layer (routers, attention pooling) and weights that make attention logits as such (mixers of
+heads, learned keys of segments).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def label(
     }
     for name, weight in weights.items():
         grown = _grown(model, weight, base, args, kwargs)
-        verdicts = {key: _excuse(base, name, calls) for key, calls in grown.items()}
+        verdicts = {key: _excuse(name, calls) for key, calls in grown.items()}
         hit = frozenset(key for key, excuse in verdicts.items() if excuse is None)
         if hit:
             needs[name] = hit
@@ -171,19 +172,19 @@ def _magnitude(tensor: Tensor, overflow: float = 0.0) -> float:
     return torch.where(size < MASK, size, overflow).max().item()
 
 
-def _excuse(base: Recording, weight: str, calls: list[Call]) -> str | None:
+def _excuse(weight: str, calls: list[Call]) -> str | None:
     """Why these nonlinearities may see the weight's scale, or None if none of the reasons holds."""
-    excuses = [_excuse_call(base, weight, call) for call in calls]
+    excuses = [_excuse_call(weight, call) for call in calls]
     return None if None in excuses else "; ".join(sorted({str(excuse) for excuse in excuses}))
 
 
-def _excuse_call(base: Recording, weight: str, call: Call) -> str | None:
+def _excuse_call(weight: str, call: Call) -> str | None:
     if not call.trace.data:
         return "computed from no data"
     if not call.hidden and call.key[1] not in RECTIFYING:
         return "output"
     if call.key[1] in SOFTMAX and not call.trace.product:
         return "softmax of a linear layer"
-    if call.key[1] in SOFTMAX and weight in base.mixing:
+    if call.key[1] in SOFTMAX and weight in call.trace.made_by:
         return "mixes attention logits"
     return None

@@ -47,6 +47,7 @@ class Trace:
     weights: frozenset[str] = frozenset()  # from these parameters and from no data
     computed: bool = False  # behind at least one matrix product
     product: bool = False  # a product of two computed tensors: query·key
+    made_by: frozenset[str] = frozenset()  # weights of the last product, where they are parameters as such
     probability: bool = False  # a softmax
     calls: frozenset[int] = frozenset()  # behind these nonlinearities
 
@@ -57,6 +58,7 @@ class Trace:
             frozenset() if data else self.weights | other.weights,
             self.computed or other.computed,
             self.product or other.product,
+            self.made_by | other.made_by,
             self.probability or other.probability,
             self.calls | other.calls,
         )
@@ -80,7 +82,6 @@ class Recording(TorchDispatchMode):
     tracing: bool
     calls: list[Call] = field(default_factory=list)
     acting: set[str] = field(default_factory=set)  # weights that multiply data, or are looked up by data
-    mixing: set[str] = field(default_factory=set)  # weights that multiply query·key products
     path: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -130,6 +131,7 @@ class Recording(TorchDispatchMode):
             product = total.product and op not in NORMS
             return replace(total, product=product, probability=total.probability and alone)
         left, right = traces[-2:] if op in {"addmm", "baddbmm", "addmv"} else traces[:2]
+        made_by: frozenset[str] = frozenset()
         for factor, other in ((left, right), (right, left)):
             if factor.weights:
                 self._hide(other.calls)
@@ -137,10 +139,11 @@ class Recording(TorchDispatchMode):
                 self._hide(factor.calls)
             if factor.weights and not factor.computed and other.data:
                 self.acting |= factor.weights
-                self.mixing |= factor.weights if other.product else frozenset()
+                made_by |= factor.weights
         computed = all(factor.data or factor.computed for factor in (left, right))
         product = not total.probability and (computed or total.product)
-        return replace(total, computed=True, product=product, probability=total.probability and alone)
+        probability = total.probability and alone
+        return replace(total, computed=True, product=product, made_by=made_by, probability=probability)
 
     def _hide(self, calls: frozenset[int]) -> None:
         for index in calls:

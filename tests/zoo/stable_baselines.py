@@ -10,7 +10,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from .entry import Entry, Family
+from .entry import Family
 
 FAMILY = Family("stable-baselines3")
 
@@ -90,7 +90,3 @@ _add("TD3 actor", lambda: _part("actor", "TD3", "MlpPolicy", "vector", "box", **
 _add("TD3 critic", lambda: _part("critic", "TD3", "MlpPolicy", "vector", "box", **small), "vector", _action)
 
 ENTRIES = list(FAMILY)
-
-
-def available() -> tuple[list[Entry], list[str]]:
-    return ENTRIES, []

@@ -1,4 +1,4 @@
-"""Norms of parameters and gradients: the 2-norm of everything, flattened into one vector."""
+"""Norms of parameters and gradients: the 2-norm of everything, as if it were one vector."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Literal, overload
 
 import torch
 from torch import Tensor, nn
+
+from nap.sphere import norms_of
 
 Tensors = nn.Module | Mapping[str, Tensor]
 
@@ -21,7 +23,7 @@ def parameter_norm(model: Tensors, per_layer: bool = False) -> Tensor | dict[str
     Args:
         per_layer: one norm for each module that owns parameters, by the module's name.
 
-    >>> layer = nn.Linear(2, 2, bias=False)
+    >>> layer = nn.Linear(4, 1, bias=False)
     >>> _ = nn.init.ones_(layer.weight)
     >>> parameter_norm(layer)
     tensor(2.)
@@ -58,21 +60,13 @@ def gradient_norm(model: Tensors, per_layer: bool = False) -> Tensor | dict[str,
 
 
 def _norms(tensors: Mapping[str, Tensor], per_layer: bool) -> Tensor | dict[str, Tensor]:
-    norms = {name: _norm(tensor.detach()) for name, tensor in tensors.items()}
+    norms = {name: norms_of(tensor).reshape(()) for name, tensor in tensors.items()}
     if not per_layer:
         return _combine(list(norms.values()))
     layers: dict[str, list[Tensor]] = {}
     for name, norm in norms.items():
         layers.setdefault(name.rpartition(".")[0], []).append(norm)
     return {layer: _combine(of_layer) for layer, of_layer in layers.items()}
-
-
-def _norm(tensor: Tensor) -> Tensor:
-    # float16 squares overflow at 256², and bfloat16 sums lose small terms: accumulate in float32.
-    dtype = torch.promote_types(tensor.dtype, torch.float32)
-    norm = torch.linalg.vector_norm(tensor, dtype=dtype)
-    # A sharded tensor's norm is a partial sum until it is gathered; reading it sooner gives one shard's.
-    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
 
 def _combine(norms: list[Tensor]) -> Tensor:

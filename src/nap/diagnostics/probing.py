@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +21,24 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     [True, False]
     """
     modes = {module: module.training for module in model.modules()}
-    cuda = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(cuda)):
+    with forked_random_state(model):
         try:
             model.eval()
             yield
         finally:
             for module, mode in modes.items():
                 module.training = mode
+
+
+def forked_random_state(model: nn.Module) -> AbstractContextManager[None]:
+    """The global random state, of the CPU and of the model's devices, is afterwards as before."""
+    cuda = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
+    return torch.random.fork_rng(devices=sorted(cuda))
+
+
+def as_arguments(inputs: Any) -> tuple[Any, ...]:
+    """A batch as a model takes it: a tuple lists its arguments, anything else is the only one."""
+    return inputs if isinstance(inputs, tuple) else (inputs,)
 
 
 def outputs_of(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:

@@ -30,14 +30,8 @@ _PICKS = frozenset(
         "argmax",
         "argmin",
         "argsort",
-        "int",
-        "long",
-        "short",
-        "byte",
-        "char",
         "bool",
         "nonzero",
-        "isin",
         "any",
         "all",
         "and",
@@ -45,6 +39,10 @@ _PICKS = frozenset(
         "not",
     ]
 )
+_CONSTANT = frozenset(
+    """zeros ones empty full arange linspace logspace eye rand randn randint randperm zero fill uniform
+    exponential log_normal geometric random cauchy empty_strided tril_indices triu_indices size""".split()
+)  # what is made does not depend on what was given, but for its shape
 _SHAPED_LIKE = ("type_as", "view_as", "expand_as", "reshape_as", "to")  # the second tensor is only a pattern
 _ROOT = "#"  # marks the pseudo-weight that stands for the scale of a whole value
 
@@ -62,6 +60,9 @@ def kind_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Kind |
             return KINDS[name]
         guard = other.numel() == 1 and not other.requires_grad and abs(float(other)) > 1e3
         return Kind.SUM if guard else Kind.SQUASH
+    if name == "threshold":  # at zero it is a ReLU
+        at = [kwargs.get(key, args[i] if len(args) > i else 0.0) for i, key in ((1, "threshold"), (2, "value"))]
+        return Kind.HOMOGENEOUS if at == [0, 0] else Kind.ACTIVATION
     if name in ("pow", "float_power") and not isinstance(
         args[1] if len(args) > 1 else kwargs.get("exponent"), Number
     ):
@@ -78,11 +79,16 @@ def follow_sum(
         operands = [root(rec, t, v) for t, v in zip(tensors, operands, strict=True)]
     value = merge(operands)
     if name in ("add", "sub", "rsub"):
-        scalars = [a for a in args[:2] if isinstance(a, Number) and not abs(a) <= EPSILON]  # type: ignore[operator]
+        scalars = [a for a in (*args[:2], kwargs.get("other", 0)) if isinstance(a, Number) and not abs(a) <= EPSILON]  # type: ignore[operator]
         if scalars:
             value = replace(value, degrees=homogeneity.of_sum([value.degrees, homogeneity.NONE]))
-        if value.data:
+            rec.flow.curved |= value.affine
+        if rec.produced_here(value):
             rec.flow.added.update(n for v in operands if not v.data for n in v.sources)
+    if name == "lerp" and len(operands) == 3:
+        start, end, weight = (v.degrees for v in operands)
+        moved = [homogeneity.of_product([part, weight]) for part in (start, end)]
+        value = replace(value, degrees=homogeneity.of_sum([start, *moved]))
     if name in ("where", "masked_fill"):
         value = _mask(rec, name, value, tensors[-1] if name == "where" else tensors[0])
     return value
@@ -136,7 +142,8 @@ def follow_power(
     rec: Recorder, name: str, args: Any, kwargs: Any, tensors: list[Tensor], operands: list[Value]
 ) -> Outcome:
     operands = [root(rec, t, v) for t, v in zip(tensors, operands, strict=True)]
-    value = merge(operands)
+    value = merge(operands).relabel(bent=True)
+    rec.nonlinear += bool(value.carry)
     exponent = POWERS.get(name, 1.0)
     if name in ("pow", "float_power"):
         exponent = float(args[1] if len(args) > 1 else kwargs["exponent"])
@@ -162,8 +169,10 @@ def follow_contract(
     rec.flow.added.update(n for v in added if not v.data for n in v.sources)
     if weights:
         for value, tensor in zip(values, factors, strict=True):
-            if any(d not in (0.0, 1.0, math.inf) for n, d in value.degrees.items() if n.startswith(_ROOT)):
-                rec.meet("power", Kind.ACTIVATION, value, tensor)  # x² and the like, used as an activation
+            bent = any(d not in (0.0, 1.0, math.inf) for n, d in value.degrees.items() if n.startswith(_ROOT))
+            carry = value.carry if bent else frozenset(c for c in value.carry if c.bent)
+            if carry:  # x², |x| and the like, used as an activation
+                rec.meet("power", Kind.ACTIVATION, replace(value, carry=carry), tensor)
         use = parametric_use(rec, name, args, factors, values)
         carry = rec.parametric(use, data).union(*(v.carry for v in added))
         return replace(out, carry=carry, degrees=_rootless(degrees), affine=frozenset(), probability=False)
@@ -284,13 +293,13 @@ def follow_attention(
 def follow_fresh(
     rec: Recorder, name: str, args: Any, kwargs: Any, tensors: Any, operands: list[Value]
 ) -> Value:
-    if name in _COMPARISONS or name in _PICKS:
-        value = merge(operands)
-        mixed: Degrees = {n: d for n, d in value.degrees.items() if d == math.inf}
-        degrees = homogeneity.of_nonlinearity(value.degrees) if name in _COMPARISONS else mixed
-        mask = (value.carry if name in _COMPARISONS else NO_CARRY) | value.mask
-        return Value(data=value.data, degrees=degrees, pending=value.pending, mask=mask)
-    return replace(CONSTANT, zero="zeros" in name or name == "zero")
+    if name in _CONSTANT or name.startswith("new_") or name.endswith("_like"):
+        return replace(CONSTANT, zero="zeros" in name or name == "zero")
+    value = merge(operands)
+    mixed: Degrees = {n: d for n, d in value.degrees.items() if d in (NEAR, MIXED)}
+    degrees = mixed if name in _PICKS else homogeneity.of_nonlinearity(value.degrees)
+    mask = (value.carry if name in _COMPARISONS else NO_CARRY) | value.mask
+    return Value(data=value.data, degrees=degrees, pending=value.pending, mask=mask)
 
 
 def follow_unknown(
@@ -363,7 +372,8 @@ def temperature(product: Tensor, logits: Tensor) -> float:
 
 def _eps(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
     numbers = [a for a in args if isinstance(a, float)]
-    return float(kwargs.get("eps", numbers[-1] if numbers else 1e-5) or 0.0)
+    eps = kwargs.get("eps", numbers[-1] if numbers else None)
+    return EPSILON if eps is None else float(eps)  # without one torch takes the dtype's own
 
 
 FOLLOW: dict[Kind | None, Follow] = {

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nap.norms import Section
 
-_MOST_ROWS = 8192  # of an attention operand; beyond it the layout is given up rather than guessed
+_CUT = "the path back to the layer is cut (no_grad or detach)"
 
 
 class LayoutError(ValueError):
@@ -35,57 +35,63 @@ def reached_features(place: Tensor, output: Tensor, axis: int) -> frozenset[int]
     """The features of `output` (along `axis`) that `place` depends on."""
     gradient = _gradient(place, output)
     if gradient is None:
-        raise LayoutError("the path back to the layer is cut (no_grad or detach)")
+        raise LayoutError(_CUT)
     others = [d for d in range(output.ndim) if d != axis % output.ndim]
     reached = (gradient != 0).any(dim=others) if others else gradient != 0
     return frozenset(reached.nonzero().flatten().tolist())
 
 
 def head_groups(operand: Tensor, contracted: int, output: Tensor, axis: int) -> Heads:
-    """The groups of features of `output` that are contracted together in a q·k product."""
+    """The groups of features of `output` that are contracted together in a q·k product.
+
+    Each row of the operand (a vector that the product sums over) depends on the features of one head.
+    Rows are asked one by one, only along the axes where heads lie, until every feature is placed.
+    """
     rows = operand.movedim(contracted, -1)
     lead = rows.shape[:-1]
+    middle = [size // 2 for size in lead]  # the rim may be padding, which depends on nothing
+    everything = reached_features(operand, output, axis)
     seen: dict[frozenset[int], None] = {}
     gains = []
 
     def group(index: Sequence[int]) -> frozenset[int]:
-        weights = _noise(rows[tuple(index)])
-        gradient = _gradient(rows[tuple(index)], output, weights)
+        row = rows[tuple(index)]
+        weights = _noise(row)
+        gradient = _gradient(row, output, weights)
         if gradient is None:
-            raise LayoutError("the path back to the layer is cut (no_grad or detach)")
-        gains.append(float(gradient.norm() / weights.norm()))
-        places = (gradient != 0).movedim(axis, -1).flatten(0, -2)
-        if int(places.any(-1).sum()) > 1:
+            raise LayoutError(_CUT)
+        reached = (gradient != 0).movedim(axis, -1).flatten(0, -2)
+        found = frozenset(reached.any(0).nonzero().flatten().tolist())
+        if len(found) < rows.shape[-1] and int(reached.any(-1).sum()) > 1:
             raise LayoutError("the product runs over positions, not over features")
-        found = frozenset(places.any(0).nonzero().flatten().tolist())
-        seen[found] = None
+        if found:
+            gains.append(float(gradient.norm() / weights.norm()))
+            seen[found] = None
         return found
 
-    base = group([0] * len(lead))
+    base = group(middle)
     head_axes = []
     for d, size in enumerate(lead):
-        ends = {j for j in (1, size - 1) if 0 < j < size}
-        if any(group([j if e == d else 0 for e in range(len(lead))]) != base for j in ends):
+        tried = {j for j in (0, middle[d] - 1, middle[d] + 1, size - 1) if 0 <= j < size}
+        if any(group([*middle[:d], j, *middle[d + 1 :]]) not in (base, frozenset()) for j in sorted(tried)):
             head_axes.append(d)
-    if torch.Size(lead[d] for d in head_axes).numel() > _MOST_ROWS:
-        raise LayoutError(f"the operand has more than {_MOST_ROWS} rows; use a smaller example input")
-    for index in itertools.product(*(range(lead[d]) if d in head_axes else (0,) for d in range(len(lead)))):
+    for index in itertools.product(*(range(n) if d in head_axes else (middle[d],) for d, n in enumerate(lead))):
+        if frozenset().union(*seen) == everything:
+            break
         group(index)
-    groups = tuple(sorted((g for g in seen if g), key=min))
-    if (
-        not groups
-        or len({len(g) for g in groups}) > 1
-        or len(frozenset().union(*groups)) < sum(map(len, groups))
-    ):
-        raise LayoutError(f"heads of sizes {sorted(len(g) for g in groups)} that overlap or differ")
+    groups = tuple(sorted(seen, key=min))
+    sizes = [len(g) for g in groups]
+    if not groups or len(set(sizes)) > 1 or len(frozenset().union(*groups)) < sum(sizes):
+        raise LayoutError(f"heads of {sorted(set(sizes))} features that overlap or differ")
     return Heads(groups, sum(gains) / len(gains))
 
 
 def sections(width: int, labels: Sequence[tuple[str, int] | None]) -> tuple[int, tuple[Section, ...]]:
     """Periods and sections of a feature axis from each feature's (name, features per head) or None.
 
-    >>> sections(6, [("q", 2)] * 2 + [("k", 2)] * 2 + [None] * 2)
-    (1, (Section(length=2, name='q', head=2), Section(length=2, name='k', head=2), Section(length=2, name=None, head=0)))
+    >>> periods, parts = sections(6, [("q", 2)] * 4 + [None] * 2)
+    >>> periods, parts[0]
+    (1, Section(length=4, name='q', head=2))
     >>> sections(4, [("gate", 0), None] * 2)[0]
     2
     """

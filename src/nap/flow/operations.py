@@ -61,7 +61,7 @@ _OPERATORS = {
 
 _TABLE: dict[Kind, str] = {
     Kind.SUM: """
-        add sub rsub neg positive sum mean nansum nanmean cumsum logcumsumexp cat concat concatenate stack
+        add sub rsub neg positive sum mean nansum nanmean cumsum cat concat concatenate stack
         hstack vstack dstack column_stack row_stack block_diag cartesian_prod combinations
         where masked_fill masked_scatter view reshape permute transpose t flatten ravel unflatten squeeze
         unsqueeze expand expand_as repeat repeat_interleave tile contiguous clone to type type_as float
@@ -77,24 +77,24 @@ _TABLE: dict[Kind, str] = {
         fractional_max_pool2d dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout
         feature_alpha_dropout native_dropout requires_grad index_add scatter scatter_add scatter_reduce
         index_put index_copy setitem copy lerp diff trapz get_T get_mT get_H get_mH get_data get_real
-        get_imag as_strided sort msort median nanmedian logaddexp2 atleast_1d atleast_2d atleast_3d
+        get_imag as_strided sort msort median nanmedian atleast_1d atleast_2d atleast_3d
         meshgrid unsafe_view identity to_dense nan_to_num add_n segment_reduce view_copy rename
         rms_scale as_subclass pin_memory tril triu diag diagonal diag_embed diagonal_scatter
         slice_scatter select_scatter cummax cummin fft rfft irfft ifft fft2 rfft2 irfft2 ifft2 fftn rfftn
         irfftn stft istft amax amin max min aminmax trace flatten_dense_tensors checkpoint item tolist
         _pack_padded_sequence pack_padded_sequence pad_packed_sequence set_data set_grad
-        set_requires_grad quantile kthvalue mode logdet numpy
+        set_requires_grad quantile kthvalue mode numpy complex
     """,
     Kind.SELECT: """
         getitem chunk split split_with_sizes tensor_split hsplit vsplit dsplit narrow select unbind
         index_select gather take take_along_dim masked_select topk slice unsafe_chunk unsafe_split
         index
     """,
-    Kind.PRODUCT: "mul multiply prod cumprod addcmul polar complex hypot",
+    Kind.PRODUCT: "mul multiply addcmul",
     Kind.QUOTIENT: "div divide true_divide rdiv addcdiv cosine_similarity reciprocal",
     Kind.POWER: """
         pow square sqrt rsqrt float_power abs absolute norm vector_norm matrix_norm linalg_norm
-        linalg_vector_norm var std var_mean std_mean cdist pairwise_distance dist pdist fro
+        linalg_vector_norm var std var_mean std_mean cdist pairwise_distance dist pdist fro hypot
     """,
     Kind.CONTRACT: """
         linear bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
@@ -104,18 +104,18 @@ _TABLE: dict[Kind, str] = {
     Kind.LOOKUP: "embedding embedding_bag",
     Kind.NORM: """
         layer_norm native_layer_norm rms_norm group_norm native_group_norm instance_norm normalize
-        local_response_norm
     """,
     Kind.BATCH_NORM: "batch_norm native_batch_norm sync_batch_norm",
     Kind.HOMOGENEOUS: "relu leaky_relu rrelu prelu threshold",
     Kind.ACTIVATION: """
         gelu silu swish elu selu celu mish hardswish relu6 glu softshrink
         hardshrink tanhshrink log1p sin cos sinc tan sinh cosh erf erfc special_erf heaviside round
-        floor ceil frac fmod remainder bernoulli i0 multigammaln polygamma digamma
+        floor ceil frac fmod remainder bernoulli i0 multigammaln polygamma digamma prod cumprod polar
+        local_response_norm
     """,
     Kind.SQUASH: """
         sigmoid tanh hardtanh hardsigmoid logsigmoid log_sigmoid softplus softsign expit exp exp2 expm1
-        log log2 log10 clamp clip clamp_min clamp_max maximum minimum fmax fmin sign sgn logsumexp logaddexp atan arctan atan2
+        log log2 log10 clamp clip clamp_min clamp_max maximum minimum fmax fmin sign sgn logsumexp logcumsumexp logaddexp logaddexp2 logdet atan arctan atan2
         asin acos asinh acosh atanh logit lgamma xlogy arctan2 special_expit gumbel_softmax
         cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div
         binary_cross_entropy_with_logits binary_cross_entropy log_ndtr special_log_ndtr erfinv normal

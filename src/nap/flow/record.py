@@ -48,6 +48,7 @@ class Meeting:
     hidden: bool  # something parametric comes after it
     features: dict[Carry, frozenset[int] | None] = field(default_factory=dict)  # None: all of them
     heads: dict[Carry, Heads] = field(default_factory=dict)
+    contracted: dict[Carry, int] = field(default_factory=dict)  # length of the vectors that q·k sums over
     temperature: float = 1.0  # factor between the q·k product and the softmax
     faults: dict[Carry, str] = field(default_factory=dict)
 
@@ -62,6 +63,7 @@ class Flow:
     degrees: dict[str, float] = field(default_factory=dict)  # of the outputs together
     returned: set[str] = field(default_factory=set)  # sites whose whole un-normalised result is an output
     followers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # norm → activations
+    curved: set[str] = field(default_factory=set)  # norms whose result meets anything but ReLU-like activations
     affine: dict[str, tuple[str, ...]] = field(default_factory=dict)  # norm → its parameters
     added: set[str] = field(default_factory=set)  # parameters that are added to data
     scaled: set[str] = field(default_factory=set)  # parameters that multiply data elementwise

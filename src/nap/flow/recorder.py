@@ -21,7 +21,7 @@ from nap.flow import effects, special
 from nap.flow.layout import LayoutError, head_groups, reached_features
 from nap.flow.operations import Kind, operation_name
 from nap.flow.record import Flow, Frame, Meeting, Use
-from nap.flow.values import CONSTANT, Carry, Value, merge, tensors_in
+from nap.flow.values import CONSTANT, Carry, Value, held_tensors, merge, tensors_in
 
 
 def record(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Flow:
@@ -101,6 +101,10 @@ class Recorder(TorchFunctionMode):
         if special.is_opaque(module):
             special.follow(self, module, frame, args, kwargs, output)
         tensors = list(tensors_in(output))
+        if isinstance(module, nn.Identity) and isinstance(output, Tensor):
+            output = output.clone()
+            self.put(output, self.value(args[0]).relabel(slot=frame.site))
+            return output
         if isinstance(output, Tensor):
             return self._leave(frame, output)
         for tensor in tensors:
@@ -181,11 +185,17 @@ class Recorder(TorchFunctionMode):
         self.alive.append(tensor)
 
     def inputs(self, tree: Any) -> None:
-        for tensor in tensors_in(tree):
+        found = list(held_tensors(tree))
+        if not found:
+            raise ValueError("the example inputs hold no tensor, so nothing can be followed")
+        for tensor in found:
             self.put(tensor, Value(data=True))
 
     def outputs(self, tree: Any) -> None:
-        for tensor in tensors_in(tree):
+        found = list(held_tensors(tree))
+        if not found:
+            raise ValueError("the model returns no tensor, so what reaches its output cannot be told")
+        for tensor in found:
             value = self.value(tensor)
             self.flow.returned.update(c.site for c in value.carry if not c.sliced and not c.mixed)
             self.flow.degrees.update(
@@ -215,6 +225,8 @@ class Recorder(TorchFunctionMode):
         self.nonlinear += 1
         for norm in value.affine:
             self.flow.followers[norm].add(name)
+            if kind is not Kind.HOMOGENEOUS:
+                self.flow.curved.add(norm)
         softmax = kind in (Kind.SOFTMAX, Kind.ATTENTION)
         carried = frozenset(c for c in value.carry if softmax or not c.mixed)
         if not carried or not value.data:
@@ -240,19 +252,24 @@ class Recorder(TorchFunctionMode):
         return value.pending | {key}
 
     def _locate(self, meeting: Meeting, carry: Carry, tensor: Tensor) -> None:
+        """Which features of its producer reach the meeting, and as what."""
         use = self.flow.uses[carry.key]
-        if use.output is None:
-            return
-        if meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION):
-            if carry.product is None:
-                return
+        softmax = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
+        if softmax and carry.product is not None:
             product, *sides = self.products[carry.product[0]]
             operand, contracted = sides[carry.product[1]]
-            meeting.heads[carry] = head_groups(operand, contracted, use.output, use.axis)
+            meeting.contracted[carry] = operand.shape[contracted]
             given = self.given_temperature if meeting.kind is Kind.ATTENTION else None
             meeting.temperature = effects.temperature(product, tensor) if given is None else given
-        elif carry.sliced:
+            if use.output is not None:
+                meeting.heads[carry] = head_groups(operand, contracted, use.output, use.axis)
+        elif not softmax and carry.sliced and use.output is not None:
             meeting.features[carry] = reached_features(tensor, use.output, use.axis)
+
+    def produced_here(self, value: Value) -> bool:
+        """Whether a product of the running module, or of one inside it, is part of the value."""
+        call = self.frames[-1].call if self.frames else 0
+        return any(call == c.call or call in self.ancestors[c.call] for c in value.carry)
 
     def normalised(self, value: Value) -> None:
         self.nonlinear += 1

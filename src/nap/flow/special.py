@@ -67,7 +67,8 @@ def _follow_norm(
     weights = frozenset(n for w in args[1:] for n in rec.value(w).sources)
     whole = isinstance(module, Norm) or all(s.name for s in module.sections)
     norms = [m for m in module.modules() if isinstance(m, Norm)]
-    exact = weights if all(n.relative or n.eps == 0 for n in norms) else frozenset()
+    exact = [n for n in weights if value.degrees.get(n) == 1.0]  # the eps follows the weight, once
+    exact = exact if all(n.relative or n.eps == 0 for n in norms) else []
     degrees = homogeneity.of_norm(value.degrees, exact)
     affine = {}
     for name, norm in module.named_modules():
@@ -117,6 +118,7 @@ def _follow_attention(
         site = _join(frame.site, leaf)
         rec.flow.affine[site] = tuple(n for n in names.values() if n.startswith(site + "."))
         rec.flow.followers[site].add("softmax")
+        rec.flow.curved.add(site)
     degrees = homogeneity.of_product([homogeneity.of_nonlinearity(merge(operands).degrees), mine])
     rec.frames.append(frame)
     carry = rec.parametric(Use(frozenset(n for n in names.values() if n in mine), "attention"), operands)
@@ -145,6 +147,7 @@ def _follow_recurrent(
             site = _join(frame.site, leaf)
             rec.flow.affine[site] = tuple(_join(site, n) for n, _ in child.named_parameters())
             rec.flow.followers[site].add("sigmoid")
+            rec.flow.curved.add(site)
     else:
         rec.flow.recurrent.append(frame.site)
     rec.nonlinear += 1

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
+from torch.distributions import Distribution
+from torch.utils._pytree import tree_leaves
 
 from nap.flow import homogeneity
 from nap.flow.homogeneity import Degrees
@@ -21,7 +23,9 @@ class Carry:
     op: int = 0  # by which of the operations of that call
     product: tuple[int, int] | None = None  # as which operand of which data·data product
     batch_norm: bool = False  # it went through a BatchNorm
+    bent: bool = False  # taken to a power since: |x|, x², a norm of it
     sliced: bool = False  # perhaps only a part of its features is here
+    slot: str | None = None  # the last nn.Identity it went through: a place for a norm
     mixed: bool = False  # a linear layer has acted on the product since, as talking heads do
 
     @property
@@ -96,3 +100,16 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
     elif hasattr(tree, "__dataclass_fields__"):
         for name in tree.__dataclass_fields__:
             yield from tensors_in(getattr(tree, name))
+
+
+def held_tensors(tree: Any) -> Iterator[Tensor]:
+    """The same for what a model is given or returns, where objects of other classes may hold tensors.
+
+    A distribution is always looked into, any other object only where no tensor lies open: what a
+    cache holds beside the logits is no output.
+    """
+    found = list(tensors_in(tree))
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, Distribution) or (not found and hasattr(leaf, "__dict__")):
+            found += held_tensors(dict(vars(leaf)))
+    return iter(found)

@@ -11,7 +11,6 @@
 with `method.prepare_(model, inputs)` before the optimizer is built.
 """
 
-from nap.methods.assembly import find_wiring
 from nap.methods.continual_backprop import ContinualBackprop
 from nap.methods.contract import Method, Training
 from nap.methods.crelu import ConcatenatedReLU, CReLU
@@ -20,7 +19,7 @@ from nap.methods.noise import Langevin
 from nap.methods.penalties import L2, L2Init
 from nap.methods.redo import ReDo
 from nap.methods.shrinking import ShrinkAndPerturb, WeightDecay
-from nap.methods.wiring import Units, Wiring
+from nap.methods.wiring import Units, Wiring, find_wiring
 
 __all__ = [
     "L2",

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nap.methods.assembly import find_wiring
-from nap.methods.contract import Method, Training, check_range
-from nap.methods.draws import Generators
-from nap.methods.resets import activity_of, reset_units_
-from nap.methods.wiring import Units, Wiring
+from nap.methods.contract import Training, check_range
+from nap.methods.resets import UnitMethod, activity_of, reset_units_
+from nap.methods.wiring import Units
 
 
 def contribution(activity: Tensor, outgoing: Tensor) -> Tensor:
@@ -36,7 +33,7 @@ def least_useful(utility: Tensor, eligible: Tensor, count: Tensor) -> Tensor:
 
 
 @dataclass
-class ContinualBackprop(Method):
+class ContinualBackprop(UnitMethod):
     """Each update, a fraction of each layer's mature units, those of least utility, is reset.
 
     Utility is the running average of the contribution, as in the version of 2024 (Nature). A layer
@@ -47,29 +44,18 @@ class ContinualBackprop(Method):
         replacement_rate: fraction of mature units to replace per update.
         maturity: updates during which a new unit is safe.
         decay: of the running average.
-        skip: layers to leave alone, as in `ReDo`.
+        skip: layers to leave alone: see `UnitMethod`.
     """
 
     replacement_rate: float = 1e-4
     maturity: int = 100
     decay: float = 0.99
-    skip: Collection[str] | Literal["unwired"] = ()
 
     def __post_init__(self) -> None:
         check_range(self, "replacement_rate", self.replacement_rate, 0, 1)
         check_range(self, "maturity", self.maturity, 0)
         check_range(self, "decay", self.decay, 0, 1)
-        self._plan: Wiring | None = None
         self._state: dict[str, dict[str, Tensor]] = {}
-
-    @property
-    def plan(self) -> Wiring:
-        if self._plan is None:
-            raise ValueError("ContinualBackprop has not seen the model; call prepare_(model, inputs) first")
-        return self._plan
-
-    def prepare_(self, model: nn.Module, inputs: Any = (), *, generator: Generators | None = None) -> None:
-        self._plan = find_wiring(model, inputs).without(self.skip)
 
     @torch.no_grad()
     def after_step_(self, training: Training, inputs: Any = None) -> None:

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from nap.diagnostics.probing import evaluating
-from nap.methods.assembly import find_wiring
+from nap.diagnostics.probing import as_arguments, evaluating
 from nap.methods.contract import Method
 from nap.methods.draws import Generators, fresh_like
-from nap.methods.leaky_relu import exchange_relus_, refuse_functional_relu
-from nap.methods.wiring import Wiring
+from nap.methods.relus import exchange_relus_, refuse_functional_relu
+from nap.methods.wiring import Wiring, find_wiring
 
 
 class ConcatenatedReLU(nn.ReLU):
@@ -63,7 +62,7 @@ class CReLU(Method):
         _widen_(trial, wiring, generator)
         try:
             with evaluating(trial), torch.no_grad():
-                trial(*(inputs if isinstance(inputs, tuple) else (inputs,)))
+                trial(*as_arguments(inputs))
         except RuntimeError as error:
             raise ValueError(f"{type(model).__name__} cannot run with twice the features: {error}") from error
         generator.set_state(state)

@@ -43,23 +43,21 @@ class L2(Elementwise):
     def penalty(
         self, parameters: Mapping[str, Tensor], initial: Mapping[str, Tensor], *, stacked: bool = False
     ) -> Tensor:
-        return self.strength * squared_distance(self.mine(parameters), stacked=stacked)
+        distance = squared_distance(self.mine(parameters), self.origin(initial), stacked=stacked)
+        return self.strength * distance
+
+    def origin(self, initial: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
+        """Where the penalty pulls to; None is zero."""
+        return None
 
 
 @dataclass
-class L2Init(Elementwise):
+class L2Init(L2):
     """Regenerative regularisation: strength · ‖θ − θ₀‖² in the loss (Kumar et al., 2023).
 
     >>> L2Init(0.1).penalty({"w": torch.tensor([3.0, 4.0])}, {"w": torch.tensor([3.0, 3.0])})
     tensor(0.1000)
     """
 
-    strength: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "strength", self.strength, 0)
-
-    def penalty(
-        self, parameters: Mapping[str, Tensor], initial: Mapping[str, Tensor], *, stacked: bool = False
-    ) -> Tensor:
-        return self.strength * squared_distance(self.mine(parameters), initial, stacked=stacked)
+    def origin(self, initial: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return initial

@@ -1,16 +1,41 @@
-"""Giving a unit a new life: fresh weights in, none out, and no memory in the optimizer."""
+"""Giving a unit a new life: fresh weights in, none out, and no memory in the optimizer.
+
+`UnitMethod` is what the methods that do so have in common; they differ in which units they choose.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nap.methods.contract import Training
-from nap.methods.draws import fresh_like
-from nap.methods.wiring import Entries, Wiring, unit_activity
+from nap.methods.contract import Method, Training
+from nap.methods.draws import Generators, fresh_like
+from nap.methods.wiring import Entries, Wiring, find_wiring, unit_activity
+
+
+@dataclass
+class UnitMethod(Method):
+    """A method that acts on hidden units; `plan` says what belongs to which unit.
+
+    `skip` names layers to leave alone. Each layer whose units cannot be told apart (residual sums and
+    the like) must be named there, or all of them at once as "unwired".
+    """
+
+    skip: Collection[str] | Literal["unwired"] = field(default=(), kw_only=True)
+
+    def prepare_(self, model: nn.Module, inputs: Any = (), *, generator: Generators | None = None) -> None:
+        self._plan = find_wiring(model, inputs).without(self.skip)
+
+    @property
+    def plan(self) -> Wiring:
+        if not hasattr(self, "_plan"):
+            name = type(self).__name__
+            raise ValueError(f"{name} has not seen the model yet; call prepare_(model, inputs) first")
+        return self._plan
 
 
 def activity_of(training: Training, wiring: Wiring, inputs: Any) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from nap.methods.sparsity import along_axis
+from nap.methods.wiring.sparsity import along_axis
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 
 from nap.diagnostics.activations import ACTIVATIONS
+from nap.diagnostics.probing import as_arguments, forked_random_state
 from nap.norms import Norm
 
 PRODUCERS = (nn.Linear, nn.modules.conv._ConvNd)
@@ -73,14 +74,12 @@ def record(model: nn.Module, inputs: Any, activations: tuple[type[nn.Module], ..
         if isinstance(getattr(module, "inplace", None), bool):
             module.inplace = False  # type: ignore[assignment]
     tape = Tape()
-    devices = sorted({p.device.index for p in twin.parameters() if p.device.type == "cuda"})
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=devices))
+        stack.enter_context(forked_random_state(twin))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the fused ones have no second derivative
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_recording(twin, tape, activations, generator))
-        given = tree_map(tape.input, inputs)
-        result = twin(*(given if isinstance(given, tuple) else (given,)))
+        result = twin(*as_arguments(tree_map(tape.input, inputs)))
     tape.outputs = [t for t in tree_leaves(result) if _is_float(t)]
     return tape
 

@@ -3,20 +3,19 @@
 A unit's incoming entries are its row of the layer that produces it, its bias, and its scale and offset
 in any norm on the way. Its outgoing entries are the columns that read it in every layer after it: one
 column in a Linear, height × width of them where a channel was flattened, a kernel slice in a
-convolution. `find_wiring` finds all that by running the model once.
+convolution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nap.diagnostics.probing import evaluating
-from nap.methods.entries import Entries
+from nap.methods.wiring.entries import Entries
 
 
 @dataclass(frozen=True)
@@ -79,39 +78,3 @@ class Wiring:
         ]
         rows += [f"{name}  left alone: {reason}" for name, reason in self.problems.items()]
         return "\n".join(rows + [f"{name}  left alone: output" for name in self.outputs])
-
-
-def unit_activity(
-    model: nn.Module, wiring: Wiring, inputs: Any, parameters: Mapping[str, Tensor] | None = None
-) -> dict[str, Tensor]:
-    """Mean |activation| of each unit by layer, from one forward in eval mode without gradients.
-
-    `torch.func.vmap` over `parameters` (and `inputs`) measures a stacked population.
-    """
-    found: dict[str, Tensor] = {}
-    calls: dict[str, int] = {}
-    at: dict[str, list[Units]] = {}
-    for units in wiring.layers.values():
-        at.setdefault(units.activation, []).append(units)
-
-    def look(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Tensor) -> None:
-            found.update({u.name: u.activity(output) for u in at[name] if u.call == calls.get(name, 0)})
-            calls[name] = calls.get(name, 0) + 1
-
-        return hook
-
-    handles = [model.get_submodule(name).register_forward_hook(look(name)) for name in at]
-    try:
-        with evaluating(model), torch.no_grad():
-            args = inputs if isinstance(inputs, tuple) else (inputs,)
-            torch.func.functional_call(model, dict(parameters or {}), args)
-    finally:
-        for handle in handles:
-            handle.remove()
-    missing = sorted(set(wiring.layers) - set(found))
-    if missing:
-        raise ValueError(
-            f"the activations of {missing} did not run on these inputs, as they did on the example"
-        )
-    return found

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from nap.diagnostics.activations import ACTIVATIONS
-from nap.methods.entries import Entries, column_units, features_of, norm_units, row_units
-from nap.methods.hidden import HiddenLayer
-from nap.methods.sparsity import MIXED, NONE, along_axis, depends, unit_of_entries
-from nap.methods.tape import Call, Tape, record
-from nap.methods.wiring import Units, Wiring
+from nap.methods.wiring.entries import Entries, column_units, features_of, norm_units, row_units
+from nap.methods.wiring.hidden import HiddenLayer
+from nap.methods.wiring.sparsity import MIXED, NONE, along_axis, depends, unit_of_entries
+from nap.methods.wiring.tape import Call, Tape, record
+from nap.methods.wiring.units import Units, Wiring
 
 
 class _Unwired(Exception):

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from nap.methods.entries import Entries, features_of
-from nap.methods.tape import Call
-from nap.methods.wiring import Units
+from nap.methods.wiring.entries import Entries, features_of
+from nap.methods.wiring.tape import Call
+from nap.methods.wiring.units import Units
 
 
 @dataclass(eq=False)

@@ -1,0 +1,140 @@
+"""What a `Projector` does to each parameter and why: a decision by role, and a value to print and save."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from nap.sphere import norms_of
+from nap.weights import WEIGHT_ROLES, Role, Weight, WeightTable
+
+Action = Literal["project", "joint", "decay", "free"]
+Excluded = str | nn.Parameter | nn.Module
+NamePair = tuple[str | None, str | None]
+
+_WHY = {
+    Role.SCALE_INVARIANT: "the function stays the same",
+    Role.NORMALISED: "the function stays the same, but for the eps of its norm",
+    Role.JOINT: "fixes its share of the sum that gets normalised",
+    Role.CHAIN: "fixes the scale of a linear chain",
+    Role.OUTPUT: "pins the scale of the output",
+    Role.EMBEDDING: "fixes the scale of the table",
+    Role.WEIGHT: "not traced; Algorithm 1 takes every weight",
+    Role.UNUSED: "the example forward never used it; treated like any other weight",
+}
+
+
+@dataclass(frozen=True)
+class ProjectionRow:
+    """What happens to one parameter, and why."""
+
+    name: str
+    role: Role
+    action: Action
+    reason: str
+    radius: float | None = None  # ‖W‖ of the whole tensor as first measured
+    norms: int = 0  # how many norms are kept apart: 1, or one for each row or expert
+
+    def at(self, radius: Tensor | None) -> ProjectionRow:
+        """This row with its radius, if it has one."""
+        return self if radius is None else replace(self, radius=radius.norm().item(), norms=radius.numel())
+
+
+@dataclass(frozen=True)
+class ProjectionPlan:
+    """Every parameter of a model with what a `Projector` does to it; `print` it to read it."""
+
+    rows: tuple[ProjectionRow, ...]
+
+    def names(self, *actions: Action) -> list[str]:
+        """The parameters that get one of these treatments, in the model's order."""
+        return [row.name for row in self.rows if row.action in actions]
+
+    def at(self, radii: Mapping[str, Tensor]) -> ProjectionPlan:
+        """This plan with the radii of those that have one."""
+        return ProjectionPlan(tuple(row.at(radii.get(row.name)) for row in self.rows))
+
+    def __str__(self) -> str:
+        wide = max([len(row.name) for row in self.rows] + [9])
+        lines = [f"{'parameter':{wide}}  {'radius':>9}  {'role':15}  policy"]
+        for row in self.rows:
+            radius = "" if row.radius is None else f"{row.radius:.4g}"
+            apart = f" ({row.norms} norms)" if row.norms > 1 else ""
+            verb = {"project": "projected", "free": "left free"}.get(row.action, row.action)
+            lines.append(f"{row.name:{wide}}  {radius:>9}  {row.role:15}  {verb}{apart}: {row.reason}")
+        return "\n".join(lines)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [asdict(row) for row in self.rows]
+
+
+def decide(
+    table: WeightTable,
+    parameters: Mapping[str, Tensor],
+    left_out: Collection[str],
+    *,
+    per: str,
+    output: str,
+    affine: Action,
+) -> ProjectionPlan:
+    """What happens to every parameter of a model: free where left out, else by the policy for its role."""
+    return ProjectionPlan(
+        tuple(
+            ProjectionRow(name, row.role, "free", "excluded")
+            if name in left_out
+            else ProjectionRow(name, row.role, *policy(row, parameters[name].ndim, per, output, affine))
+            for name, row in table.items()
+        )
+    )
+
+
+def policy(row: Weight, ndim: int, per: str, output: str, affine: Action) -> tuple[Action, str]:
+    """What to do with a parameter of this role, and the reason: the policy that `Projector` states."""
+    if row.role is Role.AFFINE:
+        reasons = {"joint": "scale and offset together to norm √d", "decay": "pulled towards (1, 0)"}
+        return affine, reasons.get(affine, "affine='free'")
+    if row.role not in WEIGHT_ROLES or (row.role is Role.UNUSED and ndim < 2):
+        return "free", "not a weight"
+    if row.role is Role.OUTPUT and output == "free":
+        return "free", "output='free'"
+    if per == "row" and row.role in (Role.SCALE_INVARIANT, Role.NORMALISED):
+        return "project", "the function stays the same only where BatchNorm follows"
+    return "project", _WHY[row.role]
+
+
+def names_in(model: nn.Module, exclude: Excluded | Iterable[Excluded]) -> set[str]:
+    """The parameters that `exclude` means; tied ones by any of their names."""
+    entries = [exclude] if isinstance(exclude, Excluded) else list(exclude)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    by_name = dict(model.named_parameters(remove_duplicate=False))
+    names = {id(p): name for name, p in model.named_parameters()}
+    left_out = set()
+    for entry in entries:
+        thing = by_name.get(entry, modules.get(entry)) if isinstance(entry, str) else entry
+        inside = thing.parameters() if isinstance(thing, nn.Module) else [thing]
+        found = {names[id(p)] for p in inside if id(p) in names}
+        if not found:
+            shown, hint = f"this {type(entry).__name__}", "name a parameter or module of it"
+            if isinstance(entry, str):
+                nearest = get_close_matches(entry, [*by_name, *modules], n=1, cutoff=0.0)[0]
+                shown, hint = repr(entry), f"did you mean {nearest!r}?"
+            raise ValueError(f"exclude: {shown} matches no parameter of {type(model).__name__}; {hint}")
+        left_out |= found
+    return left_out
+
+
+def norms_to_keep(row: Weight, parameter: Tensor, per: str) -> Tensor:
+    """The norms of a weight that stay as they are: one each for the whole, its experts or its rows."""
+    return norms_of(parameter, stacked=row.stacked, out_axis=row.out_axis if per == "row" else None)
+
+
+def pairs_of(rows: Iterable[Weight]) -> list[NamePair]:
+    """Names of scale and offset, paired by the module that owns them."""
+    owners: dict[str, dict[str | None, str]] = {}
+    for row in rows:
+        owners.setdefault(row.name.rpartition(".")[0], {})[row.part] = row.name
+    return [(parts.get("scale"), parts.get("offset")) for parts in owners.values()]

@@ -1,0 +1,113 @@
+"""What a `Projector` refuses: each error names the things, the reason and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from nap.projection_plan import NamePair, ProjectionPlan, pairs_of
+from nap.sphere import norms_of
+from nap.weights import Role, Weight, WeightTable
+
+
+def refuse(names: Iterable[str | None], why: str, way_out: str = "") -> NoReturn:
+    """Raise: the things, the reason and the way out (by default to exclude them)."""
+    listed = [name for name in names if name]
+    way_out = way_out or f"leave it out with Projector(model, exclude={listed!r})"
+    raise ValueError(f"{', '.join(listed)}: {why}; {way_out}".removeprefix(": "))
+
+
+def check_options(every: int, decay: float, **choices: str) -> None:
+    """Refuse settings that mean nothing."""
+    allowed = {"per": ["tensor", "row"], "output": ["project", "free"], "affine": ["free", "joint", "decay"]}
+    for option, value in choices.items():
+        if value not in allowed[option]:
+            raise ValueError(f"{option}={value!r} is not a choice; take one of {allowed[option]}")
+    if type(every) is not int or every < 1:
+        raise ValueError(f"every={every!r} counts updates; take a whole number, 1 or more")
+    if not 0 < decay <= 1:
+        raise ValueError(f"decay={decay!r} is the share of the way to (1, 0); take a number in (0, 1]")
+
+
+def readable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of `model` by name, refused unless each has values whose norm is the weight's."""
+    parameters = dict(model.named_parameters())
+    if empty := [name for name, p in parameters.items() if p.is_meta or is_lazy(p)]:
+        refuse(empty, "no values to measure (meta device or lazy)", "initialise the model first")
+    if flat := [name for name, p in parameters.items() if getattr(p, "_fsdp_flattened", False)]:
+        refuse(flat, "a flat shard of FSDP1, whose norm is not that of the weight", "use fully_shard (FSDP2)")
+    return parameters
+
+
+def check_fit(plan: ProjectionPlan, parameters: Mapping[str, Tensor], output: str) -> None:
+    """Refuse a plan that would do nothing, follow no update, or guess at the output layer."""
+    acted = plan.names("project", "joint", "decay")
+    if not acted:
+        refuse([], "no parameter of the model is left to project", "exclude less")
+    if frozen := [name for name in acted if not parameters[name].requires_grad]:
+        refuse(frozen, "frozen (requires_grad is False), so there is no update to follow")
+    untraced = [row.name for row in plan.rows if row.role is Role.WEIGHT and row.action == "project"]
+    if untraced and output == "free":
+        way = "call nap.normalize_(model, example_inputs) first, or name the head in exclude=[...] instead"
+        refuse(untraced, "never traced, so output='free' cannot tell which is the output layer", way)
+
+
+def check_joint(pairs: Sequence[NamePair], table: WeightTable, parameters: Mapping[str, Tensor]) -> None:
+    """Refuse what the joint rule would break: it is exact only where φ(c·x) = c·φ(x) follows."""
+    names = [name for pair in pairs for name in pair if name]
+    whole = pairs_of(table.of(Role.AFFINE))
+    if unknown := [name for name in names if table[name].homogeneous is None]:
+        way = "call nap.normalize_(model, example_inputs) first, or use affine='decay'"
+        refuse(unknown, "never traced, so affine='joint' cannot tell which activation follows", way)
+    if curved := [name for name in names if not table[name].homogeneous]:
+        why = "affine='joint' would change the function, for what follows is not ReLU-like"
+        refuse(curved, why, f"use affine='decay', or exclude={curved!r}")
+    if alone := [name for pair in pairs if pair not in whole or not pair[0] for name in pair if name]:
+        why = "affine='joint' scales the scale and offset of a norm together, and this would move alone"
+        refuse(alone, why, "exclude the whole norm by its module name, or use affine='decay'")
+    for pair in pairs:
+        norm = torch.stack([norms_of(parameters[name]).max() for name in pair if name]).norm()
+        if not (norm > 0 and norm.isfinite()):
+            refuse(pair, "a joint norm that is zero or not finite, so there is no direction to keep")
+
+
+def check_rows(weights: Iterable[Weight]) -> None:
+    """Refuse weights whose rows cannot be told."""
+    if unknown := [weight.name for weight in weights if weight.out_axis < weight.stacked]:
+        refuse(unknown, "the axis of its rows is not known, and per='row' needs it")
+
+
+def check_radii(radii: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
+    """Refuse norms that cannot be kept."""
+    if single := [name for name, r in radii.items() if r.numel() == parameters[name].numel()]:
+        refuse(single, "one entry to each norm, so a fixed norm leaves only a sign to learn")
+    if bad := [name for name, r in radii.items() if not r.isfinite().all()]:
+        refuse(bad, "a norm that is not finite", f"repair its values, or exclude={bad!r}")
+    if zero := [name for name, r in radii.items() if not (r > 0).all()]:
+        refuse(zero, "a zero norm (of the whole, a row or an expert), so there is no direction to keep")
+
+
+def check_state(mine: Mapping[str, Any], saved: Any) -> None:
+    """Refuse a saved state of another model or of other settings, with one line for each difference."""
+    if found := _differences(mine, saved):
+        raise ValueError("\n  ".join(["this state is of another Projector:", *found]))
+
+
+def _differences(mine: Mapping[str, Any], saved: Any) -> list[str]:
+    found = []
+    for part, here in mine.items():
+        there = saved.get(part) if isinstance(saved, Mapping) else None
+        if not isinstance(there, Mapping):
+            found.append(f"{part}: missing from the state")
+            continue
+        for key in dict.fromkeys([*here, *there]):
+            a, b = here.get(key, "nothing"), there.get(key, "nothing")
+            if isinstance(a, Tensor) and isinstance(b, Tensor):
+                a, b = list(a.shape), list(b.shape)
+            if a != b and not (part == "updates" and isinstance(a, int) and isinstance(b, int)):
+                found.append(f"{part}.{key}: {b} in the state, {a} here")
+    return found
