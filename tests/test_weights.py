@@ -23,6 +23,7 @@ class Block(nn.Module):
         self.table = nn.Embedding(7, 8)
         self.invariant = nn.Linear(8, 8)
         self.joint = nn.Linear(8, 8)
+        self.sum_norm = nn.LayerNorm(8)
         self.normalised, self.own_norm = nn.Linear(8, 8, bias=False), nn.LayerNorm(8)
         self.chain, self.next = nn.Linear(8, 4), nn.Linear(4, 8)
         self.output = nn.Linear(8, 3)
@@ -30,7 +31,7 @@ class Block(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.table(ids)
-        x = x + self.joint(F.relu(self.invariant(x)))
+        x = self.sum_norm(x + self.joint(F.relu(self.invariant(x))))
         x = F.gelu(self.own_norm(self.normalised(x)))
         return self.output(self.next(self.chain(x)))
 

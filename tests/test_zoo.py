@@ -49,12 +49,16 @@ def test_a_norm_too_many_is_caught(monkeypatch: pytest.MonkeyPatch):
     assert judge(mlp_entry()).wrong_norms == ["4.nap_norm"]
 
 
+def passed_through(result, *rest):
+    return result
+
+
 def test_a_norm_that_was_lost_is_caught(monkeypatch: pytest.MonkeyPatch):
     convert = nap.normalize_
 
     def convert_and_lose_one(model, args, kwargs):
         convert(model, args, kwargs)
-        model[2].nap_norm.forward = lambda result, *rest: result
+        model[2].nap_norm.forward = passed_through
 
     monkeypatch.setattr(nap, "normalize_", convert_and_lose_one)
     row = judge(mlp_entry())

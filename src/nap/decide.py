@@ -258,6 +258,7 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
     biases = sorted({path for path in biases if module.get_parameter(path).ndim == 1})
     plain = [p for p in biases if isinstance(module.get_submodule(p.rpartition(".")[0]), _PLAIN)]
     partial = any(s.name is None for s in parts)
+    only_heads = bool(want.heads) and not want.part
     if partial and len(biases) > 1:
         decision.refuse(
             site, f"a part of its output is normalised and it has {len(biases)} biases", "split it"
@@ -278,9 +279,9 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         spatial=-1 - use.axis,
         periods=periods,
         sections=parts,
-        centre=options.norm == "layer" and not want.heads,
+        centre=options.norm == "layer" and not only_heads,  # heads are never centred; a gate beside them is
         scale=options.affine != "none",
-        offset=options.affine == "scale_offset" and not want.batch_norm,
+        offset=options.affine == "scale_offset" and not want.batch_norm and not only_heads,
         eps=options.eps if weights or options.eps != "relative" else EPS,
         gain=want.gain,
         weights=weights,

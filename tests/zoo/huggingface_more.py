@@ -96,7 +96,8 @@ _add("GraniteMoeForCausalLM", text, ROUTED, causal=1)
 _add("PhimoeForCausalLM", text, ROUTED, causal=1, refusal=r"router")  # clamps its router's product
 _add("JetMoeForCausalLM", text, ROUTED, causal=1, refusal=r"router")  # routes queries, behind a detach
 _add("Qwen2MoeForCausalLM", text, ROUTED, causal=1, refusal=r"shared_expert_gate")  # a gate of width one
-LATENT = ROUTED | {"q_lora_rank": 12, "kv_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8}
+LATENT = GROUPED | {"moe_intermediate_size": 24, "num_experts_per_tok": 2}
+LATENT |= {"q_lora_rank": 12, "kv_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8}
 LATENT |= {"v_head_dim": 8, "head_dim": 4, "num_key_value_heads": 4}
 LATENT |= {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}
 _all("DeepseekV2ForCausalLM DeepseekV3ForCausalLM", text, LATENT, causal=1)
@@ -120,13 +121,7 @@ _add(
     pixels(32),
     {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1], "groups_width": 8},
 )
-_add(
-    "EfficientNetModel", pixels(32), {"width_coefficient": 0.25, "depth_coefficient": 0.1, "hidden_dim": 320}
-)
 _add("MobileNetV1Model", pixels(32), {"depth_multiplier": 0.25})
-_add("MobileNetV2Model", pixels(32), {"depth_multiplier": 0.35})
-NECKS = {"neck_hidden_sizes": [8, 8, 8, 16, 16, 16, 32], "image_size": 32}
-_add("MobileViTModel", pixels(32), NECKS | {"hidden_sizes": [16, 16, 16]})
 THREE = {"image_size": 32, "depths": [1, 1, 1], "num_attention_heads": [2, 2, 2]}
 _add("LevitModel", pixels(32), THREE | {"hidden_sizes": [16, 24, 32], "key_dim": [8, 8, 8]})
 FOUR = {"image_size": 32, "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]}

@@ -42,9 +42,9 @@ class Row:
 def judge(entry: Entry, device: str = "cpu") -> Row:
     """Converts a fresh model of `entry` and says what came of it."""
     row = Row(entry.name, entry.family)
-    original, args, kwargs = entry.build(device)
-    with torch.no_grad():
-        original(*args, **kwargs)  # a forward that fails by itself must not read as a refusal
+    if (fault := _own_fault(entry, device)) is not None:
+        row.verdict, row.problems, row.expected = "error", [f"the entry itself does not run: {fault}"], False
+        return row
     model, args, kwargs = entry.build(device)
     keys = set(model.state_dict())
     try:
@@ -63,6 +63,17 @@ def judge(entry: Entry, device: str = "cpu") -> Row:
     if entry.refusal is not None:
         row.expected = row.verdict == "refused" and bool(re.search(entry.refusal, row.problems[0]))
     return row
+
+
+def _own_fault(entry: Entry, device: str) -> str | None:
+    """What the untouched model raises, if anything: it must not read as a refusal by the library."""
+    try:
+        model, args, kwargs = entry.build(device)
+        with torch.no_grad():
+            model(*args, **kwargs)
+    except Exception as fault:
+        return f"{type(fault).__name__}: {fault}"
+    return None
 
 
 def _measure_(row: Row, entry: Entry, model: nn.Module, device: str) -> None:

@@ -23,7 +23,7 @@ TIMM: dict[str, int] = dict.fromkeys(
         "hrnet_w18_small", "dpn48b", "dla34", "darknet53", "cspresnet50", "vovnet39a", "repvgg_a0",
         "selecsls42", "rexnet_100", "tinynet_e", "lcnet_050", "mobileone_s0", "edgenext_xx_small",
         "fastvit_t8", "nextvit_small", "inception_next_atto", "starnet_s1", "repvit_m0_9",
-        "efficientformer_l1", "efficientvit_b0", "efficientvit_m0", "mambaout_femto", "hgnetv2_b0",
+        "efficientvit_b0", "mambaout_femto", "hgnetv2_b0",
         "gernet_s", "xcit_nano_12_p16_224",
     ),
     64,
@@ -41,10 +41,17 @@ TIMM: dict[str, int] = dict.fromkeys(
         "botnet26t_256", "halonet26t", "lambda_resnet26t", "bat_resnext26ts", "gcresnext26ts",
         "maxvit_pico_rw_256", "eva02_tiny_patch14_224", "mobilevit_xxs", "mobilevitv2_050",
         "swinv2_tiny_window8_256", "samvit_base_patch16_224", "flexivit_small", "tiny_vit_5m_224",
-        "gcvit_xxtiny",
+        "gcvit_xxtiny", "efficientformer_l1", "efficientvit_m0",
     ),
     0,  # its own size
 )  # fmt: skip
+OPTIONS = {"sequencer2d_s": {"rnn": "layernorm"}}
+REFUSED = {
+    "ecaresnet26t": r"se\.conv: .* one feature",
+    "davit_tiny": "runs over positions, not over features",  # attention between channels
+    "beit_base_patch16_224": r"qkv\.weight: .* no place to hang a norm",  # F.linear(x, self.qkv.weight)
+    "swin_t": r"qkv\.weight: .* no place to hang a norm",
+}
 TORCHVISION: dict[str, int] = {
     "alexnet": 64, "resnet18": 64, "vgg11": 64, "vgg11_bn": 64, "squeezenet1_1": 64, "densenet121": 64,
     "googlenet": 64, "mobilenet_v2": 64, "mobilenet_v3_small": 64, "mnasnet0_5": 64, "shufflenet_v2_x0_5": 64,
@@ -76,7 +83,8 @@ def available() -> tuple[list[Entry], list[str]]:
         known, family = _known(library), Family(library)
         for name, size in names.items():
             if name in known:
-                family.add(name, partial(build, name, size))
+                options, refusal = OPTIONS.get(name, {}), REFUSED.get(name)
+                family.add(name, partial(build, name, size), options=options, refusal=refusal)
             else:
                 missing.append(f"{library} {name}")
         found += family

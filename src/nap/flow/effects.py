@@ -102,7 +102,10 @@ def follow_select(
         index = args[1] if len(args) > 1 else 0
         if name != "getitem" or isinstance(index, (int, Tensor)):
             rec.flow.stacked.update(dict.fromkeys(whole.sources, tensors[0].ndim - 2))
-    return merge(operands).relabel(sliced=True)
+    value = merge(operands)
+    if not whole.data and tensors[0].ndim >= 3 and all(v.index for v in operands[1:]):
+        value = replace(value, data=False, sources=whole.sources)  # a weight, whoever chose it
+    return value.relabel(sliced=True)
 
 
 def follow_product(
@@ -132,6 +135,8 @@ def follow_quotient(
     if name == "addcdiv":
         quotient = homogeneity.of_product([parts[1], homogeneity.of_power(parts[2], -1)])
         return replace(value, degrees=homogeneity.of_sum([parts[0], quotient]))
+    if not operands:  # torch.div of two numbers
+        return value
     if name in ("rdiv", "reciprocal") or not isinstance(args[0], Tensor):
         parts[0] = homogeneity.of_power(parts[0], -1)
     parts[1:] = [homogeneity.of_power(p, -1) for p in parts[1:]]
@@ -309,8 +314,10 @@ def follow_unknown(
     degrees = homogeneity.of_nonlinearity(value.degrees)
     careful = replace(value, degrees=degrees, carry=NO_CARRY, mask=NO_CARRY, probability=False)
 
+    parametric = value.data and any(v.sources and not v.data for v in operands)
+
     def outcome(_: int, result: Tensor) -> Value:
-        if value.carry and result.is_floating_point():
+        if (value.carry or parametric) and result.is_floating_point():
             rec.flow.unknown.setdefault(name, rec.frames[-1].site if rec.frames else "")
         return careful
 

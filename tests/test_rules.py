@@ -1,0 +1,273 @@
+"""Which norms go where: the rules of the paper and the options that bend them, one small net for each."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import nap
+from nap.norms import Norm
+from nap.placement import Placement
+
+X = torch.linspace(-1, 1, 16).sin().reshape(2, 8)
+TOKENS = torch.linspace(-3, 3, 160).cos().reshape(2, 5, 16)
+
+
+def placed(model: nn.Module, x: Tensor = X, **options) -> dict[str, Placement]:
+    plan = nap.plan(model, x, **options)
+    assert not plan.problems, plan
+    return {p.module: p for p in plan.placements}
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+# what is left alone
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(6), nn.RMSNorm(6), nn.GroupNorm(2, 6)])
+def test_a_path_with_a_norm_is_not_touched(norm):
+    assert placed(nn.Sequential(nn.Linear(8, 6), norm, nn.ReLU(), nn.Linear(6, 3))) == {}
+
+
+@pytest.mark.parametrize("end", [nn.Softmax(-1), nn.LogSoftmax(-1), nn.Sigmoid(), nn.Tanh()])
+def test_nothing_goes_before_the_final_squashing(end):
+    assert list(placed(nn.Sequential(mlp(), end))) == ["0.0", "0.2"]
+
+
+def test_biases_are_removed_where_a_norm_follows_and_kept_elsewhere():
+    model = mlp()
+    nap.normalize_(model, X)
+    kept = {name for name, _ in model.named_parameters() if name.endswith("bias")}
+    assert kept == {"4.bias", "0.nap_norm.bias", "2.nap_norm.bias"}
+
+
+class Shifted(nn.Module):
+    """Its shift acts before the product, so no offset of a norm could take its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.bias = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(8))
+        self.weight = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x + self.shift, self.weight) + self.bias
+
+
+def test_only_what_is_added_to_the_product_counts_as_a_bias():
+    model = nn.Sequential(Shifted(), nn.ReLU(), nn.Linear(8, 3))
+    nap.normalize_(model, X)
+    assert model[0].shift.sum() == 8
+    assert model[0].bias.sum() == 0
+    assert not model[0].bias.requires_grad
+    assert model[0].shift.requires_grad
+
+
+# convolutions and BatchNorm
+
+IMAGES = {1: (2, 3, 9), 2: (2, 3, 9, 9), 3: (2, 3, 5, 5, 5)}
+
+
+@pytest.mark.parametrize("space", [1, 2, 3])
+def test_convolutions_are_normalised_per_sample_but_sequences_per_position(space):
+    conv, batch_norm = (getattr(nn, f"{name}{space}d") for name in ("Conv", "BatchNorm"))
+    x = torch.randn(IMAGES[space])
+    (row,) = placed(nn.Sequential(conv(3, 6, 3), nn.ReLU()), x).values()
+    assert (row.layout, row.spatial) == ("channels" if space == 1 else "sample", space)
+    assert row.offset
+    assert row.remove == ("bias",)
+    model = nn.Sequential(conv(3, 6, 3), batch_norm(6), nn.ReLU())
+    (row,) = placed(model, x).values()
+    assert not row.offset  # BatchNorm would cancel it
+    assert row.remove == ("bias",)
+    assert placed(model, x, batch_norm="keep") == {}
+
+
+# sums
+
+
+class Sum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.head = nn.Linear(8, 6), nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.left(x) + self.right(x)))
+
+
+def test_each_branch_of_a_residual_sum_is_normalised_at_its_producer():
+    assert list(placed(Sum())) == ["left", "right"]
+
+
+class Noisy(nn.Module):
+    """mu(x) + sigma(x·ε)·ε, with two layers inside or with four parameters of its own."""
+
+    def __init__(self, layers: bool):
+        super().__init__()
+        if layers:
+            self.mu, self.sigma = nn.Linear(8, 6), nn.Linear(8, 6)
+        else:
+            self.w_mu, self.w_sigma = nn.Parameter(torch.randn(6, 8)), nn.Parameter(torch.randn(6, 8))
+            self.b_mu, self.b_sigma = nn.Parameter(torch.ones(6)), nn.Parameter(torch.ones(6))
+        self.layers = layers
+        self.register_buffer("e_in", torch.randn(8))
+        self.register_buffer("e_out", torch.randn(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.layers:
+            return self.mu(x) + self.sigma(x * self.e_in) * self.e_out
+        weight = self.w_mu + self.w_sigma * torch.outer(self.e_out, self.e_in)
+        return F.linear(x, weight, self.b_mu + self.b_sigma * self.e_out)
+
+
+class LoRA(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.down, self.up = nn.Linear(8, 6), nn.Linear(8, 2, bias=False), nn.Linear(2, 6, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.up(self.down(x))
+
+
+@pytest.mark.parametrize("layer", [Noisy(True), Noisy(False), LoRA()], ids=["two layers", "parameters", "LoRA"])
+def test_a_layer_made_of_several_products_gets_one_norm_on_their_sum(layer):
+    model = nn.Sequential(layer, nn.ReLU(), nn.Linear(6, 3))
+    assert list(placed(model)) == ["0"]
+    nap.normalize_(model, X)
+    out = model[0](X)
+    torch.testing.assert_close(out, F.layer_norm(out, (6,)), rtol=1e-3, atol=1e-3)
+    assert not any(p.any() for n, p in layer.named_parameters() if "b_" in n or n.endswith(("mu.bias", "base.bias")))
+
+
+def test_a_shared_module_gets_one_norm_and_tied_weights_one_each():
+    shared = nn.Linear(8, 8)
+    assert list(placed(nn.Sequential(shared, nn.ReLU(), shared, nn.ReLU(), nn.Linear(8, 3)))) == ["0"]
+    first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+    second.weight = first.weight
+    model = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(8, 3))
+    nap.normalize_(model, X)
+    assert [type(m) for m in model.modules()].count(Norm) == 2
+    assert model[0].weight is model[2].weight
+    assert nap.verify(model, X).scale_invariant == 1
+
+
+# attention
+
+
+class Attention(nn.Module):
+    def __init__(self, layout: str, groups: int = 4):
+        super().__init__()
+        self.layout, self.groups = layout, groups
+        if layout == "separate":
+            self.q, self.k, self.v = nn.Linear(16, 16), nn.Linear(16, 4 * groups), nn.Linear(16, 4 * groups)
+        else:
+            self.qkv = nn.Linear(16, 48)
+        self.out = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.layout == "separate":
+            q, k, v = (f(x).unflatten(-1, (-1, 4)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        elif self.layout == "side by side":
+            q, k, v = self.qkv(x).unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4)
+        else:
+            q, k, v = self.qkv(x).unflatten(-1, (4, 3, 4)).permute(3, 0, 2, 1, 4)
+        k, v = (t.repeat_interleave(4 // self.groups, 1) for t in (k, v))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+LAYOUTS = [("separate", 4), ("separate", 2), ("separate", 1), ("side by side", 4), ("head by head", 4)]
+
+
+@pytest.mark.parametrize(("layout", "groups"), LAYOUTS)
+def test_queries_and_keys_are_normalised_per_head_and_never_across_tokens(layout, groups):
+    model = Attention(layout, groups)
+    rows = placed(model, TOKENS)
+    assert list(rows) == (["q", "k"] if layout == "separate" else ["qkv"])
+    for row in rows.values():
+        assert {s.head for s in row.sections if s.name} == {4}
+        assert (row.centre, row.offset) == (False, False)
+    nap.normalize_(model, TOKENS)
+    norms = [m for m in model.modules() if isinstance(m, Norm)]
+    assert {(n.width, n.centre, n.bias) for n in norms} == {(4, False, None)}
+    later = TOKENS.clone()
+    later[:, -1] += 1
+    before, after = model(TOKENS), model(later)
+    assert torch.equal(before[:, :-1], after[:, :-1])
+    assert not torch.equal(before[:, -1], after[:, -1])
+    assert placed(Attention(layout, groups), TOKENS, qk_norm=False) == {}
+
+
+class Parallel(nn.Module):
+    """Queries, keys, values and the gate of a feed-forward part from one projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all, self.out = nn.Linear(16, 64), nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        *qkv, gate = self.all(x).split(16, -1)
+        q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in qkv)
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return self.out(torch.cat([mixed, F.gelu(gate)], -1))
+
+
+def test_a_gate_beside_queries_and_keys_is_normalised_as_a_gate():
+    model = Parallel()
+    nap.normalize_(model, TOKENS)
+    parts = model.all.nap_norm.parts
+    assert {name: (norm.width, norm.centre) for name, norm in parts.items()} == {
+        "q": (4, False), "k": (4, False), "gate": (16, True),
+    }  # fmt: skip
+    nap.verify(model, TOKENS)
+
+
+# options
+
+
+def test_norm_and_affine_and_eps():
+    model = mlp()
+    nap.normalize_(model, X, norm="rms", affine="scale", eps=1e-3)
+    norm = model[0].nap_norm
+    assert (norm.centre, norm.weight is None, norm.bias, norm.relative, norm.eps) == (False, False, None, False, 1e-3)
+    bare = mlp()
+    nap.normalize_(bare, X, affine="none")
+    assert list(bare[0].nap_norm.parameters()) == []
+    torch.testing.assert_close(bare[0](X).mean(-1), torch.zeros(2), atol=1e-6, rtol=0)
+
+
+def test_exclude_and_allow():
+    assert list(placed(nn.Sequential(mlp(), mlp()[:0]), exclude=["0.2"])) == ["0.0"]
+    assert placed(nn.Sequential(mlp()), exclude=["0"]) == placed(mlp(), exclude=[""]) == {}
+    gate = nn.Sequential(nn.Linear(8, 1), nn.Sigmoid(), nn.Linear(1, 3))
+    (problem,) = nap.plan(gate, X).problems
+    assert problem.name == "0"
+    assert placed(gate, allow=["0"]) == {}
+    with pytest.raises(ValueError, match=r"one feature.*allow=\['0'\]"):
+        nap.normalize_(gate, X)
+
+
+def test_recurrence_is_a_choice():
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.head = nn.GRU(16, 8, batch_first=True), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.rnn(x)[0])
+
+    assert [p.name for p in nap.plan(Reader(), TOKENS).problems] == ["rnn"]
+    assert placed(Reader(), TOKENS, rnn="layernorm")["rnn"].action == "normalise recurrence"
+
+
+BAD = [("norm", "batch"), ("affine", "offset"), ("batch_norm", "drop"), ("rnn", "skip"), ("qk_norm", "yes"),
+       ("eps", "tiny"), ("eps", -1.0), ("eps", None), ("eps", float("nan")), ("exclude", "0"), ("allow", "0"),
+       ("exclude", ["nothing"])]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_bad_options_are_named(name, value):
+    with pytest.raises(ValueError, match=name):
+        nap.plan(mlp(), X, **{name: value})
