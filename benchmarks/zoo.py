@@ -28,6 +28,7 @@ from zoo import (  # noqa: E402
     handmade,
     huggingface,
     huggingface_more,
+    huggingface_senses,
     stable_baselines,
     vision_libraries,
 )
@@ -83,7 +84,7 @@ def measure(number: int, device: str) -> dict[str, Any]:
 @cache
 def available() -> tuple[list[Entry], list[str]]:
     """The entries that this machine can build, and the names of those that it cannot."""
-    public = [*huggingface.ENTRIES, *huggingface_more.ENTRIES]
+    public = [*huggingface.ENTRIES, *huggingface_senses.ENTRIES, *huggingface_more.ENTRIES]
     try:
         found, missing = huggingface.available(public)
     except ImportError:

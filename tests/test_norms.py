@@ -81,7 +81,9 @@ def test_the_affine_parts_are_there_only_when_asked_for():
 def test_the_weight_in_front_is_scale_invariant_for_every_factor(centre, c):
     x, weight = torch.randn(3, 8), torch.randn(5, 8)
     norm = with_random_affine(Norm(5, centre=centre))
-    torch.testing.assert_close(norm(x @ (c * weight).T, c * weight), norm(x @ weight.T, weight), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        norm(x @ (c * weight).T, c * weight), norm(x @ weight.T, weight), rtol=1e-12, atol=1e-12
+    )
 
 
 @quick

@@ -1,5 +1,7 @@
 """Which norms go where: the rules of the paper and the options that bend them, one small net for each."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,7 +21,7 @@ def placed(model: nn.Module, x: Tensor = X, **options) -> dict[str, Placement]:
     return {p.module: p for p in plan.placements}
 
 
-def mlp() -> nn.Sequential:
+def mlp() -> Any:
     return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
 
 
@@ -56,7 +58,7 @@ class Shifted(nn.Module):
 
 
 def test_only_what_is_added_to_the_product_counts_as_a_bias():
-    model = nn.Sequential(Shifted(), nn.ReLU(), nn.Linear(8, 3))
+    model: Any = nn.Sequential(Shifted(), nn.ReLU(), nn.Linear(8, 3))
     nap.normalize_(model, X)
     assert model[0].shift.sum() == 8
     assert model[0].bias.sum() == 0
@@ -77,7 +79,7 @@ def test_convolutions_are_normalised_per_sample_but_sequences_per_position(space
     assert (row.layout, row.spatial) == ("channels" if space == 1 else "sample", space)
     assert row.offset
     assert row.remove == ("bias",)
-    model = nn.Sequential(conv(3, 6, 3), batch_norm(6), nn.ReLU())
+    model: Any = nn.Sequential(conv(3, 6, 3), batch_norm(6), nn.ReLU())
     (row,) = placed(model, x).values()
     assert not row.offset  # BatchNorm would cancel it
     assert row.remove == ("bias",)
@@ -103,6 +105,9 @@ def test_each_branch_of_a_residual_sum_is_normalised_at_its_producer():
 class Noisy(nn.Module):
     """mu(x) + sigma(x·ε)·ε, with two layers inside or with four parameters of its own."""
 
+    e_in: Tensor
+    e_out: Tensor
+
     def __init__(self, layers: bool):
         super().__init__()
         if layers:
@@ -124,21 +129,29 @@ class Noisy(nn.Module):
 class LoRA(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.base, self.down, self.up = nn.Linear(8, 6), nn.Linear(8, 2, bias=False), nn.Linear(2, 6, bias=False)
+        self.base, self.down, self.up = (
+            nn.Linear(8, 6),
+            nn.Linear(8, 2, bias=False),
+            nn.Linear(2, 6, bias=False),
+        )
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.base(x) + self.up(self.down(x))
 
 
-@pytest.mark.parametrize("layer", [Noisy(True), Noisy(False), LoRA()], ids=["two layers", "parameters", "LoRA"])
+@pytest.mark.parametrize(
+    "layer", [Noisy(True), Noisy(False), LoRA()], ids=["two layers", "parameters", "LoRA"]
+)
 def test_a_layer_made_of_several_products_gets_one_norm_on_their_sum(layer):
-    model = nn.Sequential(layer, nn.ReLU(), nn.Linear(6, 3))
+    model: Any = nn.Sequential(layer, nn.ReLU(), nn.Linear(6, 3))
     assert list(placed(model)) == ["0"]
     nap.normalize_(model, X)
     out = model[0](X)
     torch.testing.assert_close(out, F.layer_norm(out, (6,)), rtol=1e-3, atol=1e-3)
-    assert not any(p.any() for n, p in layer.named_parameters() if "b_" in n or n.endswith(("mu.bias", "base.bias")))
+    assert not any(
+        p.any() for n, p in layer.named_parameters() if "b_" in n or n.endswith(("mu.bias", "base.bias"))
+    )
 
 
 def test_a_shared_module_gets_one_norm_and_tied_weights_one_each():
@@ -146,7 +159,7 @@ def test_a_shared_module_gets_one_norm_and_tied_weights_one_each():
     assert list(placed(nn.Sequential(shared, nn.ReLU(), shared, nn.ReLU(), nn.Linear(8, 3)))) == ["0"]
     first, second = nn.Linear(8, 8), nn.Linear(8, 8)
     second.weight = first.weight
-    model = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(8, 3))
+    model: Any = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(8, 3))
     nap.normalize_(model, X)
     assert [type(m) for m in model.modules()].count(Norm) == 2
     assert model[0].weight is model[2].weight
@@ -215,7 +228,7 @@ class Parallel(nn.Module):
 
 
 def test_a_gate_beside_queries_and_keys_is_normalised_as_a_gate():
-    model = Parallel()
+    model: Any = Parallel()
     nap.normalize_(model, TOKENS)
     parts = model.all.nap_norm.parts
     assert {name: (norm.width, norm.centre) for name, norm in parts.items()} == {
@@ -231,7 +244,13 @@ def test_norm_and_affine_and_eps():
     model = mlp()
     nap.normalize_(model, X, norm="rms", affine="scale", eps=1e-3)
     norm = model[0].nap_norm
-    assert (norm.centre, norm.weight is None, norm.bias, norm.relative, norm.eps) == (False, False, None, False, 1e-3)
+    assert (norm.centre, norm.weight is None, norm.bias, norm.relative, norm.eps) == (
+        False,
+        False,
+        None,
+        False,
+        1e-3,
+    )
     bare = mlp()
     nap.normalize_(bare, X, affine="none")
     assert list(bare[0].nap_norm.parameters()) == []

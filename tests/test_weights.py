@@ -80,6 +80,38 @@ def test_a_norm_without_an_eps_of_its_own_is_not_exact():
     assert roles(net, torch.randn(2, 8))["0.weight"].role == Role.NORMALISED
 
 
+class Factored(nn.Module):
+    """W = b·a: the eps is relative to both factors together, so it cannot follow either of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(4, 8)), nn.Parameter(torch.randn(6, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.b @ self.a)
+
+
+class Twice(nn.Module):
+    """The weight acts twice before its norm, and the eps follows it once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight @ self.weight
+
+
+@pytest.mark.parametrize("layer", [Factored(), Twice()])
+def test_exactness_is_claimed_only_where_the_eps_follows_the_weight(layer):
+    model = nn.Sequential(layer, nn.ReLU(), nn.LazyLinear(2))
+    model(torch.randn(2, 8))
+    nap.normalize_(model, torch.randn(2, 8))
+    rows = [row for name, row in nap.weight_groups(model).items() if name in ("0.a", "0.b", "0.weight")]
+    assert {row.role for row in rows} == {Role.NORMALISED}
+    nap.verify(model, torch.randn(2, 8))
+
+
 class Heads(nn.Module):
     """A policy: it returns objects that hold tensors, beside a tensor."""
 
@@ -161,9 +193,11 @@ def test_the_layout_of_hugging_face():
 # affine parts
 
 ACTIVATIONS = {
-    "relu": (F.relu, True), "leaky": (lambda x: F.leaky_relu(x, 0.2), True), "clamp": (lambda x: x.clamp(min=0), True),
+    "relu": (F.relu, True), "leaky": (lambda x: F.leaky_relu(x, 0.2), True),
+    "clamp": (lambda x: x.clamp(min=0), True),
     "gelu": (F.gelu, False), "tanh": (torch.tanh, False), "relu6": (F.relu6, False),
-    "threshold": (lambda x: F.threshold(x, 0.5, 0.0), False), "softsign": (lambda x: x / (1 + x.abs()), False),
+    "threshold": (lambda x: F.threshold(x, 0.5, 0.0), False),
+    "softsign": (lambda x: x / (1 + x.abs()), False),
     "shifted relu": (lambda x: F.relu(x - 0.5), False), "two": (lambda x: F.relu(x) + F.silu(x), False),
 }  # fmt: skip
 

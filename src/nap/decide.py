@@ -72,7 +72,8 @@ def decide(model: nn.Module, flows: Sequence[Flow], options: Options) -> Decisio
         for operation, site in flow.unknown.items():
             decision.refuse(
                 operation,
-                f"in {site or 'the model'} a layer's un-normalised result enters {operation}, which is not known",
+                f"in {site or 'the model'} a parameter or a layer's un-normalised result enters {operation}, "
+                "which is not known",
                 "normalise the layer by hand",
             )
         for site in dict.fromkeys(flow.unseen):
@@ -174,11 +175,10 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
             return
     want = decision.wants.setdefault(carry.site, Want(use))
     want.batch_norm |= carry.batch_norm
-    if heads is not None:
-        want.reasons[
-            f"is a {'query' if carry.product == (carry.product[0], 0) else 'key'} of {meeting.operation}"
-        ] = None  # type: ignore[index]
-        want.heads.setdefault("qk"[carry.product[1]], set()).update(heads.groups)  # type: ignore[index]
+    if heads is not None and carry.product is not None:
+        side = carry.product[1]
+        want.reasons[f"is a {('query', 'key')[side]} of {meeting.operation}"] = None
+        want.heads.setdefault("qk"[side], set()).update(heads.groups)
         size = len(heads.groups[0]) ** 0.5
         temperature = meeting.temperature * _other_gains(meeting, heads.gain)
         want.gain = (temperature * size) ** -0.5 if temperature * size > 2 else 1.0
@@ -212,7 +212,8 @@ def _at_input(decision: Decision, meeting: Meeting, carry: Carry, use: Use) -> N
             _refuse_width(decision, where, f"enters {meeting.operation}")
             return
         decision.placements[where] = Placement(
-            where, "normalise input", type(module).__name__, f"{carry.site} enters it and cannot carry a norm itself",
+            where, "normalise input", type(module).__name__,
+            f"{carry.site} enters it and cannot carry a norm itself",
             width=width, centre=decision.options.norm == "layer" and not attention,
             scale=decision.options.affine != "none",
             offset=decision.options.affine == "scale_offset" and not attention,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
@@ -54,7 +56,7 @@ def plan(
 
     >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     >>> print(plan(net, torch.randn(2, 8)))
-    module  role    action                                reason
+    module  role    action                                 reason
     0       Linear  LayerNorm on its output, bias removed  enters relu
     """
     for name, value in (("exclude", exclude), ("allow", allow)):
@@ -119,13 +121,20 @@ def normalize_(
 def _check_model(model: nn.Module, options: Options) -> None:
     if not isinstance(model, nn.Module):
         raise ValueError(f"nap works on a torch.nn.Module, not on a {type(model).__name__}")
-    if isinstance(model, torch._dynamo.OptimizedModule):
+    dynamo = sys.modules.get("torch._dynamo")  # importing it here would take seconds
+    if dynamo is not None and isinstance(model, dynamo.OptimizedModule):
         raise ValueError("the model is compiled already; convert it first, then call torch.compile on it")
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise ValueError(
                 f"{name or 'the model'} is a ScriptModule, which cannot be looked into; "
                 "convert the model before scripting it"
+            )
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter) or parameter.is_meta:
+            raise ValueError(
+                f"{name} has no values yet, and planning runs the model; give it values first "
+                "(call a lazy model once, move one off the meta device with to_empty and initialise it)"
             )
     names = {name for name, _ in model.named_modules()}
     for name in options.exclude:
@@ -144,14 +153,22 @@ class _DetachedCopies(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _copy_for_recording(model: nn.Module) -> nn.Module:
+def detached_copy(model: nn.Module) -> nn.Module:
+    """A copy of `model` in eval mode, even if it holds tensors that are part of a graph."""
     with _DetachedCopies():
-        twin = copy.deepcopy(model).eval()
+        return copy.deepcopy(model).eval()
+
+
+def _copy_for_recording(model: nn.Module) -> nn.Module:
+    twin = detached_copy(model)
     generator = torch.Generator().manual_seed(0)
     for parameter in twin.parameters():
+        vector_of_zeros = parameter.ndim < 2 and parameter.numel() and not parameter.any()
+        if vector_of_zeros and not parameter.requires_grad:
+            continue  # a bias that step 1 took out of use
         if parameter.is_floating_point():
             parameter.requires_grad_(True)
-            if parameter.numel() and not parameter.any() and parameter.ndim < 2:
+            if vector_of_zeros:
                 # a zero gain would hide what lies behind it from the gradients that find layouts
                 drawn = torch.randn(parameter.shape, generator=generator) * 0.1
                 parameter.data.copy_(drawn)

@@ -174,7 +174,8 @@ class FusedNorm(nn.Module):
     def normalised_features(self) -> set[int]:
         """Indices of the output features that a norm covers."""
         period = sum(section.length for section in self.sections)
-        covered, start = set(), 0
+        covered: set[int] = set()
+        start = 0
         for section in self.sections:
             if section.name is not None:
                 for p in range(self.periods):

@@ -151,7 +151,7 @@ class Plan:
             tuple(Note(**n) for n in body["left_alone"]),
             tuple(Problem(**p) for p in body["problems"]),
             WeightTable.from_json(body["weights"]),
-            Options(**{k: tuple(v) if isinstance(v, list) else v for k, v in body["options"].items()}),
+            Options(**{**body["options"], **{k: tuple(body["options"][k]) for k in ("exclude", "allow")}}),
         )
 
 

@@ -29,7 +29,8 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         followers = flow.followers.get(norm, set())
         part = "offset" if name.endswith("bias") else "scale"
         after = f", before {', '.join(sorted(followers))}" if followers else ""
-        return Weight(name, Role.AFFINE, f"{part} of a norm{after}", part=part, homogeneous=norm not in flow.curved)  # type: ignore[arg-type]
+        reason, relus = f"{part} of a norm{after}", norm not in flow.curved
+        return Weight(name, Role.AFFINE, reason, part=part, homogeneous=relus)  # type: ignore[arg-type]
     if name not in flow.seen:
         return Weight(name, Role.UNUSED, "the example forward does not use it")
     inline = name.rpartition(".")[0] in flow.inline and parameter.ndim == 1

@@ -31,9 +31,10 @@ def apply_(model: nn.Module, plan: Plan) -> None:
     """Inserts every norm of `plan`; a failure on the way undoes what was done and raises."""
     check(model, plan)
     undo: list[Undo] = []
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     try:
         for placement in plan.placements:
-            _insert_(model.get_submodule(placement.module), placement, undo)
+            _insert_(model.get_submodule(placement.module), placement, undo, like)
         for module in model.modules():
             if isinstance(module, nn.TransformerEncoder):  # nested tensors would pass the hooks by
                 undo.append(_restore(module))
@@ -71,7 +72,7 @@ def check(model: nn.Module, plan: Plan) -> None:
         width = getattr(module, "out_features", getattr(module, "out_channels", placement.width))
         if placement.action == "normalise output" and width != placement.width:
             raise ValueError(
-                f"the plan expects {placement.module!r} to have {placement.width} outputs, but it has {width}: "
+                f"the plan expects {placement.module!r} to have {placement.width} outputs, not {width}: "
                 "the plan was made for another model; make a new one with nap.plan(model, args)"
             )
         for path in (*placement.weights, *placement.remove, *placement.zero):
@@ -83,7 +84,7 @@ def check(model: nn.Module, plan: Plan) -> None:
                 )
 
 
-def _insert_(module: nn.Module, placement: Placement, undo: list[Undo]) -> None:
+def _insert_(module: nn.Module, placement: Placement, undo: list[Undo], like: torch.Tensor) -> None:
     undo.append(_restore(module))
     if placement.action == "normalise attention":
         assert isinstance(module, nn.MultiheadAttention)
@@ -97,7 +98,7 @@ def _insert_(module: nn.Module, placement: Placement, undo: list[Undo]) -> None:
             module, centre=placement.centre, scale=placement.scale, offset=placement.offset, eps=placement.eps
         )
         return
-    module.add_module(CHILD, build_norm(module, placement).train(module.training))
+    module.add_module(CHILD, build_norm(module, placement, like).train(module.training))
     if placement.action == "normalise input":
         module._forward_pre_hooks[HOOK] = normalise_input
         return
@@ -113,10 +114,9 @@ def _insert_(module: nn.Module, placement: Placement, undo: list[Undo]) -> None:
     module._forward_hooks[HOOK] = normalise_output
 
 
-def build_norm(module: nn.Module, placement: Placement) -> Norm | FusedNorm:
-    """The norm module of a placement, on the device and in the dtype of its carrier."""
-    like = next((p for p in module.parameters() if p.is_floating_point()), None)
-    like = torch.empty(0) if like is None else like
+def build_norm(module: nn.Module, placement: Placement, like: torch.Tensor) -> Norm | FusedNorm:
+    """The norm module of a placement, on the device and in the dtype of its carrier, or else of `like`."""
+    like = next((p for p in module.parameters() if p.is_floating_point()), like)
 
     def norm(width: int, centre: bool, offset: bool, **where: object) -> Norm:
         return Norm(

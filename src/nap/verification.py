@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -13,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from nap.flow.values import held_tensors
+from nap.normalize import detached_copy, fixed_randomness, plan
 from nap.norms import CHILD, Norm, normalise_input, normalise_output
-from nap.normalize import fixed_randomness, plan
 from nap.weights import PLAN_ATTRIBUTE, Role, weight_groups
 
 EXACT = 1e-9  # relative change of the output, in float64, that counts as none
@@ -118,7 +117,7 @@ def _scaled(parameter: nn.Parameter, factor: float) -> Iterator[None]:
 
 
 def _double(model: nn.Module, *trees: Any) -> tuple[nn.Module, list[Any]]:
-    twin = copy.deepcopy(model).eval().double()
+    twin = detached_copy(model).double()
 
     def widen(x: Any) -> Any:
         return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
@@ -162,7 +161,11 @@ def _leak(norm: Norm, inputs: tuple[Any, ...]) -> Iterator[str]:
             if y.shape[axis] < 2:
                 continue
             moved = y.clone()
-            moved.select(axis, 0).mul_(-2.0).add_(torch.linspace(0, 1, moved.select(axis, 0).numel(), dtype=y.dtype).view_as(moved.select(axis, 0)))
+            moved.select(axis, 0).mul_(-2.0).add_(
+                torch.linspace(0, 1, moved.select(axis, 0).numel(), dtype=y.dtype).view_as(
+                    moved.select(axis, 0)
+                )
+            )
             rest = slice(1, None)
             index = tuple(rest if d == axis else slice(None) for d in range(y.ndim))
             if not torch.equal(before[index], norm(moved, *weights)[index]):

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import nap
 
+from .double import double_run
 from .entry import Entry
 from .oracle import awake, in_double
-from .recording import double_run
 
 NOISE = 1e-11  # rounding, relative, in float64
 

@@ -8,21 +8,8 @@ from typing import Any
 import torch
 
 from .entry import Family
-from .huggingface import (
-    BART,
-    COMMON,
-    GROUPED,
-    IMAGE,
-    SPEECH,
-    TEXT,
-    WIDTHS,
-    Inputs,
-    add,
-    ids,
-    pair,
-    pixels,
-    text,
-)
+from .huggingface import COMMON, GROUPED, IMAGE, TEXT, WIDTHS, Inputs, add, ids, pair, pixels, text
+from .huggingface_senses import BART, SPEECH
 
 FAMILY = Family("transformers, more")
 _add = partial(add, FAMILY)
@@ -100,7 +87,8 @@ LATENT = GROUPED | {"moe_intermediate_size": 24, "num_experts_per_tok": 2}
 LATENT |= {"q_lora_rank": 12, "kv_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8}
 LATENT |= {"v_head_dim": 8, "head_dim": 4, "num_key_value_heads": 4}
 LATENT |= {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}
-_all("DeepseekV2ForCausalLM DeepseekV3ForCausalLM", text, LATENT, causal=1)
+_add("DeepseekV2ForCausalLM", text, LATENT, causal=1)
+_add("DeepseekV3ForCausalLM", text, LATENT, causal=1, refusal=r"mlp\.gate")  # a router of sigmoids
 STATES = COMMON | {"hidden_size": 32, "num_hidden_layers": 1, "state_size": 4}
 _add(
     "FalconMambaForCausalLM", text, STATES, causal=1, refusal=r"conv1d\.weight"
@@ -135,7 +123,8 @@ _add(
 )
 _all("VideoMAEModel TimesformerModel", video, IMAGE | {"num_frames": 4})
 
-_all("WavLMModel UniSpeechModel SEWModel Data2VecAudioModel", sound, SPEECH | {"squeeze_factor": 1})
+_all("UniSpeechModel SEWModel Data2VecAudioModel", sound, SPEECH | {"squeeze_factor": 1})
+_add("WavLMModel", sound, SPEECH, refusal=r"multi_head_attention_forward")  # called with its modules' weights
 AST = WIDTHS | {"intermediate_size": 48, "patch_size": 8, "max_length": 32, "num_mel_bins": 16}
 _add("ASTModel", spectrum, AST | {"frequency_stride": 8, "time_stride": 8})
 SPEAK = BART | {"input_feat_per_channel": 8, "conv_channels": 16}

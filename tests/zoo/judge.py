@@ -56,6 +56,7 @@ def judge(entry: Entry, device: str = "cpu") -> Row:
         row.verdict, row.problems = "refused", [str(refusal)]
         if set(model.state_dict()) != keys:
             row.verdict, row.problems = "error", [f"the model was changed, and then: {refusal}"]
+        row.needed = _needed(entry, device)
     except Exception as fault:
         # Any other exception is a fault of the library (or of this zoo): it belongs in the table, too.
         row.verdict, row.problems = "error", [f"{type(fault).__name__}: {fault}"]
@@ -74,6 +75,12 @@ def _own_fault(entry: Entry, device: str) -> str | None:
     except Exception as fault:
         return f"{type(fault).__name__}: {fault}"
     return None
+
+
+def _needed(entry: Entry, device: str) -> int:
+    """How many weights of a refused model need a norm; it counts in the table as not normalised."""
+    model, args, kwargs = entry.build(device)
+    return 0 if isinstance(model, torch.jit.ScriptModule) else len(label(model, args, kwargs).needs)
 
 
 def _measure_(row: Row, entry: Entry, model: nn.Module, device: str) -> None:

@@ -119,7 +119,7 @@ def _letters(equation: str, dims: Sequence[int]) -> tuple[list[str], str]:
     left, _, out = equation.replace(" ", "").partition("->")
     inputs = left.split(",")
     hidden = [d - len(letters.replace("...", "")) for letters, d in zip(inputs, dims, strict=True)]
-    full = "".join(chr(0x370 + i) for i in range(max(hidden + [0])))
+    full = "".join(chr(0x370 + i) for i in range(max([*hidden, 0])))
     written = [
         t.replace("...", full[len(full) - n :] if n else "") for t, n in zip(inputs, hidden, strict=True)
     ]

@@ -25,24 +25,12 @@ Outcome = Value | Callable[[int, Tensor], Value]
 Follow = Callable[["Recorder", str, Sequence[Any], Mapping[str, Any], list[Tensor], list[Value]], Outcome]
 
 _COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
-_PICKS = frozenset(
-    [
-        "argmax",
-        "argmin",
-        "argsort",
-        "bool",
-        "nonzero",
-        "any",
-        "all",
-        "and",
-        "or",
-        "not",
-    ]
-)
-_CONSTANT = frozenset(
-    """zeros ones empty full arange linspace logspace eye rand randn randint randperm zero fill uniform
-    exponential log_normal geometric random cauchy empty_strided tril_indices triu_indices size""".split()
-)  # what is made does not depend on what was given, but for its shape
+_PICKS = frozenset(["argmax", "argmin", "argsort", "bool", "nonzero", "any", "all", "and", "or", "not"])
+_CONSTANT = frozenset(  # what is made does not depend on what was given, but for its shape
+    ["zeros", "ones", "empty", "full", "arange", "linspace", "logspace", "eye", "rand", "randn", "randint",
+     "randperm", "zero", "fill", "uniform", "exponential", "log_normal", "geometric", "random", "cauchy",
+     "empty_strided", "tril_indices", "triu_indices", "size"]
+)  # fmt: skip
 _SHAPED_LIKE = ("type_as", "view_as", "expand_as", "reshape_as", "to")  # the second tensor is only a pattern
 _ROOT = "#"  # marks the pseudo-weight that stands for the scale of a whole value
 
@@ -61,8 +49,9 @@ def kind_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Kind |
         guard = other.numel() == 1 and not other.requires_grad and abs(float(other)) > 1e3
         return Kind.SUM if guard else Kind.SQUASH
     if name == "threshold":  # at zero it is a ReLU
-        at = [kwargs.get(key, args[i] if len(args) > i else 0.0) for i, key in ((1, "threshold"), (2, "value"))]
-        return Kind.HOMOGENEOUS if at == [0, 0] else Kind.ACTIVATION
+        level = kwargs.get("threshold", args[1] if len(args) > 1 else 0)
+        below = kwargs.get("value", args[2] if len(args) > 2 else 0)
+        return Kind.HOMOGENEOUS if level == below == 0 else Kind.ACTIVATION
     if name in ("pow", "float_power") and not isinstance(
         args[1] if len(args) > 1 else kwargs.get("exponent"), Number
     ):
@@ -79,7 +68,8 @@ def follow_sum(
         operands = [root(rec, t, v) for t, v in zip(tensors, operands, strict=True)]
     value = merge(operands)
     if name in ("add", "sub", "rsub"):
-        scalars = [a for a in (*args[:2], kwargs.get("other", 0)) if isinstance(a, Number) and not abs(a) <= EPSILON]  # type: ignore[operator]
+        numbers = [a for a in (*args[:2], kwargs.get("other")) if isinstance(a, (int, float, complex))]
+        scalars = [a for a in numbers if not abs(a) <= EPSILON]
         if scalars:
             value = replace(value, degrees=homogeneity.of_sum([value.degrees, homogeneity.NONE]))
             rec.flow.curved |= value.affine
@@ -326,7 +316,9 @@ def follow_unknown(
 
 def root(rec: Recorder, tensor: Tensor, value: Value) -> Value:
     """The value with a pseudo-weight for its own scale, so that x/‖x‖ is seen to be a norm of x."""
-    if not value.carry or any(n.startswith(_ROOT) and d not in (NEAR, MIXED) for n, d in value.degrees.items()):
+    if not value.carry or any(
+        n.startswith(_ROOT) and d not in (NEAR, MIXED) for n, d in value.degrees.items()
+    ):
         return value
     name = f"{_ROOT}{len(rec.roots)}"
     rec.roots[name] = value.carry

@@ -61,7 +61,7 @@ def of_norm(value: Degrees, exact: Iterable[str] = ()) -> Degrees:
     return {
         name: MIXED if d == MIXED else NEAR
         for name, d in value.items()
-        if d == MIXED or name not in gone or d == NEAR
+        if d in (MIXED, NEAR) or name not in gone
     }
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nap.norms import Section
 
+_LABELLINGS, _TOLERANCE = 3, 1e-3  # chance that two of 100 heads are taken for one: about 4e-5
 _CUT = "the path back to the layer is cut (no_grad or detach)"
 
 
@@ -28,62 +29,64 @@ class Heads:
     """How one operand of a q·k product is laid out in its producer's output."""
 
     groups: tuple[frozenset[int], ...]  # the features of each head
-    gain: float  # factor between the producer's output and the operand
+    gain: float  # factor between the producer's output and the operand, about
 
 
 def reached_features(place: Tensor, output: Tensor, axis: int) -> frozenset[int]:
     """The features of `output` (along `axis`) that `place` depends on."""
-    gradient = _gradient(place, output)
-    if gradient is None:
-        raise LayoutError(_CUT)
-    others = [d for d in range(output.ndim) if d != axis % output.ndim]
-    reached = (gradient != 0).any(dim=others) if others else gradient != 0
-    return frozenset(reached.nonzero().flatten().tolist())
+    gradient = _features_last(_gradient(place, output, _noise(place)), axis)
+    return frozenset((gradient != 0).any(0).nonzero().flatten().tolist())
 
 
 def head_groups(operand: Tensor, contracted: int, output: Tensor, axis: int) -> Heads:
     """The groups of features of `output` that are contracted together in a q·k product.
 
-    Each row of the operand (a vector that the product sums over) depends on the features of one head.
-    Rows are asked one by one, only along the axes where heads lie, until every feature is placed.
+    Each row of the operand (a vector that the product sums over) belongs to one head. Give every row
+    a random label and pull the labels back to `output`: at any one position, the features of one head
+    get the same mean label, those of another head another one. A few labellings tell all heads apart,
+    however many there are and wherever they lie.
     """
     rows = operand.movedim(contracted, -1)
-    lead = rows.shape[:-1]
-    middle = [size // 2 for size in lead]  # the rim may be padding, which depends on nothing
-    everything = reached_features(operand, output, axis)
-    seen: dict[frozenset[int], None] = {}
-    gains = []
+    noise = _noise(rows[(0,) * (rows.ndim - 1)])
+    plain = _features_last(_gradient(rows, output, noise.expand_as(rows)), axis)
+    position = int((plain != 0).sum(-1).argmax())
+    features = plain[position].nonzero().flatten()
+    if len(features) < int((plain != 0).any(0).sum()):
+        raise LayoutError("no position of the example input takes part in every head")
+    marks = []
+    for seed in range(1, _LABELLINGS + 1):
+        labels = _noise(rows[..., 0], seed).unsqueeze(-1) * noise
+        pulled = _features_last(_gradient(rows, output, labels), axis)
+        marks.append(pulled[position, features] / plain[position, features])
+    groups = _alike(features.tolist(), torch.stack(marks, -1))
+    sizes = {len(group) for group in groups}
+    if len(sizes) != 1:
+        raise LayoutError(f"heads of {sorted(sizes)} features")
+    if max(sizes) < rows.shape[-1] and _positions_of_a_row(rows, output, axis) > 1:
+        raise LayoutError("the product runs over positions, not over features")
+    return Heads(groups, float(plain[position].norm() / noise[: max(sizes)].norm() / len(groups) ** 0.5))
 
-    def group(index: Sequence[int]) -> frozenset[int]:
-        row = rows[tuple(index)]
-        weights = _noise(row)
-        gradient = _gradient(row, output, weights)
-        if gradient is None:
-            raise LayoutError(_CUT)
-        reached = (gradient != 0).movedim(axis, -1).flatten(0, -2)
-        found = frozenset(reached.any(0).nonzero().flatten().tolist())
-        if len(found) < rows.shape[-1] and int(reached.any(-1).sum()) > 1:
-            raise LayoutError("the product runs over positions, not over features")
-        if found:
-            gains.append(float(gradient.norm() / weights.norm()))
-            seen[found] = None
-        return found
 
-    base = group(middle)
-    head_axes = []
-    for d, size in enumerate(lead):
-        tried = {j for j in (0, middle[d] - 1, middle[d] + 1, size - 1) if 0 <= j < size}
-        if any(group([*middle[:d], j, *middle[d + 1 :]]) not in (base, frozenset()) for j in sorted(tried)):
-            head_axes.append(d)
-    for index in itertools.product(*(range(n) if d in head_axes else (middle[d],) for d, n in enumerate(lead))):
-        if frozenset().union(*seen) == everything:
-            break
-        group(index)
-    groups = tuple(sorted(seen, key=min))
-    sizes = [len(g) for g in groups]
-    if not groups or len(set(sizes)) > 1 or len(frozenset().union(*groups)) < sum(sizes):
-        raise LayoutError(f"heads of {sorted(set(sizes))} features that overlap or differ")
-    return Heads(groups, sum(gains) / len(gains))
+def _alike(features: list[int], marks: Tensor) -> tuple[frozenset[int], ...]:
+    """Features with the same marks, as groups in the order of their first feature."""
+    groups = []
+    left = torch.ones(len(features), dtype=torch.bool, device=marks.device)
+    while left.any():
+        first = int(left.nonzero()[0])
+        same = left & ((marks - marks[first]).abs() <= _TOLERANCE * marks[first].abs()).all(-1)
+        groups.append(frozenset(features[i] for i in same.nonzero().flatten().tolist()))
+        left = left & ~same
+    return tuple(groups)
+
+
+def _positions_of_a_row(rows: Tensor, output: Tensor, axis: int) -> int:
+    """How many positions of `output` one row depends on; of the first row tried that depends on any."""
+    for share in (2, 3, 1):  # the rim may be padding, which depends on nothing
+        row = rows[tuple(max(0, size // share - 1) for size in rows.shape[:-1])]
+        count = int((_features_last(_gradient(row, output, _noise(row)), axis) != 0).any(-1).sum())
+        if count:
+            return count
+    return 0
 
 
 def sections(width: int, labels: Sequence[tuple[str, int] | None]) -> tuple[int, tuple[Section, ...]]:
@@ -106,15 +109,21 @@ def sections(width: int, labels: Sequence[tuple[str, int] | None]) -> tuple[int,
     return width // period, found
 
 
-def _noise(like: Tensor) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
+def _noise(like: Tensor, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
     drawn = torch.rand(like.shape, generator=generator, dtype=torch.float64) + 0.5
     return drawn.to(like)
 
 
-def _gradient(place: Tensor, output: Tensor, weights: Tensor | None = None) -> Tensor | None:
+def _features_last(gradient: Tensor, axis: int) -> Tensor:
+    """As a matrix of positions by features."""
+    return gradient.movedim(axis, -1).flatten(0, -2) if gradient.ndim > 1 else gradient.unsqueeze(0)
+
+
+def _gradient(place: Tensor, output: Tensor, weights: Tensor) -> Tensor:
     if not place.requires_grad:
-        return None
-    weights = _noise(place) if weights is None else weights
+        raise LayoutError(_CUT)
     (gradient,) = torch.autograd.grad(place, output, weights, retain_graph=True, allow_unused=True)
+    if gradient is None:
+        raise LayoutError(_CUT)
     return gradient

@@ -115,7 +115,8 @@ _TABLE: dict[Kind, str] = {
     """,
     Kind.SQUASH: """
         sigmoid tanh hardtanh hardsigmoid logsigmoid log_sigmoid softplus softsign expit exp exp2 expm1
-        log log2 log10 clamp clip clamp_min clamp_max maximum minimum fmax fmin sign sgn logsumexp logcumsumexp logaddexp logaddexp2 logdet atan arctan atan2
+        log log2 log10 clamp clip clamp_min clamp_max maximum minimum fmax fmin sign
+        sgn logsumexp logcumsumexp logaddexp logaddexp2 logdet atan arctan atan2
         asin acos asinh acosh atanh logit lgamma xlogy arctan2 special_expit gumbel_softmax
         cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div
         binary_cross_entropy_with_logits binary_cross_entropy log_ndtr special_log_ndtr erfinv normal

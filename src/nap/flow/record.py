@@ -63,7 +63,7 @@ class Flow:
     degrees: dict[str, float] = field(default_factory=dict)  # of the outputs together
     returned: set[str] = field(default_factory=set)  # sites whose whole un-normalised result is an output
     followers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # norm → activations
-    curved: set[str] = field(default_factory=set)  # norms whose result meets anything but ReLU-like activations
+    curved: set[str] = field(default_factory=set)  # norms that more than ReLU-like activations follow
     affine: dict[str, tuple[str, ...]] = field(default_factory=dict)  # norm → its parameters
     added: set[str] = field(default_factory=set)  # parameters that are added to data
     scaled: set[str] = field(default_factory=set)  # parameters that multiply data elementwise

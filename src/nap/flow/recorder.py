@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from nap.flow import effects, special
 from nap.flow.layout import LayoutError, head_groups, reached_features
@@ -43,7 +44,6 @@ class Recorder(TorchFunctionMode):
         self.flow = Flow()
         self.names = {id(module): name for name, module in model.named_modules()}
         self.modules = dict(model.named_modules())
-        self.parameters = {id(p): name for name, p in model.named_parameters()}
         self.ndims = {name: p.ndim for name, p in model.named_parameters()}
         self.values: dict[int, Value] = {}
         self.alive: list[Tensor] = []  # ids stay unique only while their tensors live
@@ -57,11 +57,13 @@ class Recorder(TorchFunctionMode):
         self.calls = 0
         self.operations = 0
         self.nonlinear = 0
+        self.cut = False  # whether the present operation ends what its operands carry
         self.muted = 0
         self._hooks = ExitStack()
-        for _, parameter in model.named_parameters():
-            first = self.parameters[id(parameter)]
-            self.put(parameter, Value(sources=frozenset([first]), degrees={first: 1.0}, raw=True))
+        for name, parameter in model.named_parameters():
+            zero = not parameter.requires_grad and not parameter.any()  # a bias that was taken out of use
+            degrees = {} if zero else {name: 1.0}
+            self.put(parameter, Value(sources=frozenset([name]), degrees=degrees, zero=zero, raw=True))
         for constant in _constants(model):
             self.put(constant, CONSTANT)
 
@@ -157,7 +159,10 @@ class Recorder(TorchFunctionMode):
         self.flow.seen.update(name for v in operands if not v.data for name in v.sources)
         kind = effects.kind_of(name, args, kwargs)
         follow = effects.FOLLOW.get(kind, effects.follow_unknown)
+        self.cut = False
         outcome = follow(self, name, args, kwargs, tensors, operands)
+        if self.cut and not _in_place(func, args, kwargs):
+            args, kwargs = self._cut((args, kwargs))
         out = func(*args, **kwargs)
         results = list(tensors_in(out))
         if name in ("setitem", "copy", "set_data") and not results:
@@ -170,6 +175,10 @@ class Recorder(TorchFunctionMode):
             self.products[self.open_product] = (results[0], *self.products[self.open_product][1:])
             self.open_product = None
         return out
+
+    def _cut(self, tree: Any) -> Any:
+        """Data ends here for gradients, so that they run along what is carried and nothing else."""
+        return tree_map(lambda x: x.detach() if isinstance(x, Tensor) and self.value(x).data else x, tree)
 
     def value(self, tensor: Tensor) -> Value:
         found = self.values.get(id(tensor))
@@ -217,12 +226,14 @@ class Recorder(TorchFunctionMode):
             for pending in value.pending:
                 self.meetings_at[pending].hidden = True
         self.ancestors.setdefault(frame.call, frozenset())
+        self.cut = not any(c.product for v in operands for c in v.carry)
         mixed = (c for v in operands for c in v.carry if c.product and not c.mixed and not v.probability)
         return frozenset([carry, *(replace(c, mixed=True) for c in mixed)])
 
     def meet(self, name: str, kind: Kind, value: Value, tensor: Tensor) -> frozenset[int]:
         """A nonlinearity ran: the meeting is recorded; returns what stays pending."""
         self.nonlinear += 1
+        self.cut = True
         for norm in value.affine:
             self.flow.followers[norm].add(name)
             if kind is not Kind.HOMOGENEOUS:
@@ -284,6 +295,12 @@ def _constants(model: nn.Module) -> Iterator[Tensor]:
     yield from model.buffers()
     for module in model.modules():
         yield from (t for t in tensors_in(list(vars(module).values())) if not isinstance(t, nn.Parameter))
+
+
+def _in_place(func: Any, args: Any, kwargs: Any) -> bool:
+    name = getattr(func, "__name__", "")
+    marked = name.endswith("_") and not name.endswith("__")
+    return marked or name.startswith("__i") or bool(kwargs.get("inplace")) or any(a is True for a in args[1:])
 
 
 def _floating(tensor: Tensor) -> bool:

@@ -64,12 +64,9 @@ def _follow_norm(
     rec: Recorder, module: Norm | FusedNorm, frame: Frame, args: Sequence[Any], output: Tensor
 ) -> None:
     value = rec.value(args[0])
-    weights = frozenset(n for w in args[1:] for n in rec.value(w).sources)
     whole = isinstance(module, Norm) or all(s.name for s in module.sections)
     norms = [m for m in module.modules() if isinstance(m, Norm)]
-    exact = [n for n in weights if value.degrees.get(n) == 1.0]  # the eps follows the weight, once
-    exact = exact if all(n.relative or n.eps == 0 for n in norms) else []
-    degrees = homogeneity.of_norm(value.degrees, exact)
+    degrees = homogeneity.of_norm(value.degrees, _exact(rec, value, norms, args[1:]))
     affine = {}
     for name, norm in module.named_modules():
         if isinstance(norm, Norm) and any(True for _ in norm.parameters()):
@@ -90,6 +87,16 @@ def _follow_norm(
             affine=frozenset(affine),
         ),
     )
+
+
+def _exact(rec: Recorder, value: Value, norms: Sequence[Norm], weights: Sequence[Tensor]) -> set[str]:
+    """The weights whose scale cancels to the last bit: those that the eps scales with as the value does."""
+    if all(norm.eps == 0 for norm in norms):
+        return set(value.degrees)
+    if not weights or not all(norm.relative for norm in norms):
+        return set()
+    size = homogeneity.of_sum([rec.value(weight).degrees for weight in weights])
+    return {name for name, degree in size.items() if degree == value.degrees.get(name) != MIXED}
 
 
 def _follow_attention(

@@ -1,0 +1,177 @@
+"""`nap.verify` believes nothing: sound models pass, and every sabotage is found and named."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import nap
+from nap.norms import Norm
+from nap.verification import relative_change
+
+X = torch.linspace(-2, 2, 24).sin().reshape(3, 8)
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 3))
+
+
+def causal() -> nn.Module:
+    return nn.Sequential(nn.Conv1d(4, 8, 3), nn.ReLU(), nn.Conv1d(8, 8, 3), nn.ReLU(), nn.Conv1d(8, 2, 1))
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.both, self.head = nn.Linear(8, 24), nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.both(x).chunk(2, -1)
+        return self.head(F.silu(gate) * up)
+
+
+class Noise(nn.Module):
+    """Draws new noise in every forward, and still must be told from one that depends on its weights' norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.layer(x)) * torch.rand(16))
+
+
+SOUND = {
+    "mlp": (mlp(), X),
+    "convolution": (causal(), torch.randn(2, 4, 9)),
+    "image": (nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 2, 1)), torch.randn(2, 3, 6, 6)),
+    "BatchNorm": (nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU()), torch.randn(2, 3, 6, 6)),
+    "gate": (Gated(), X),
+    "attention": (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.randn(2, 5, 8)),
+    "noise": (Noise(), X),
+}
+
+
+@pytest.mark.parametrize(("model", "x"), SOUND.values(), ids=SOUND.keys())
+def test_sound_models_pass_and_stay_as_they_are(model, x):
+    nap.normalize_(model, x)
+    model.train()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    generator = torch.get_rng_state()
+    result = nap.verify(model, x)
+    assert result.norms >= 1
+    assert result.worst_change < 1e-9
+    assert "none leaks" in str(result)
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), generator)
+    torch.testing.assert_close(before, dict(model.state_dict()), rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+def test_a_model_that_holds_tensors_of_an_earlier_graph_can_be_tried():
+    model = nn.Sequential(nn.utils.weight_norm(nn.Linear(8, 6)), nn.ReLU(), nn.Linear(6, 3))
+    nap.normalize_(model, X)
+    model(X).sum().backward()
+    assert nap.verify(model, X).norms == 1
+
+
+def converted(model: nn.Module, x: Tensor = X) -> Any:
+    nap.normalize_(model, x)
+    return model
+
+
+class Leaky(Norm):
+    """Centres over the samples too."""
+
+    def forward(self, y: Tensor, *weights: Tensor) -> Tensor:
+        return super().forward(y - y.mean(0, keepdim=True), *weights)
+
+
+class Forward(Norm):
+    """Looks at the next position."""
+
+    def forward(self, y: Tensor, *weights: Tensor) -> Tensor:
+        return super().forward(y + y.roll(-1, -1), *weights)
+
+
+def lose_a_hook(model: Any) -> None:
+    model[2]._forward_hooks.clear()
+
+
+def give_a_bias(model: Any) -> None:
+    model[2].bias = nn.Parameter(torch.linspace(-1, 1, 16))  # centring would cancel a constant
+
+
+def make_eps_absolute(model: Any) -> None:
+    model[0].nap_norm.relative = False
+
+
+def mix_samples(model: Any) -> None:
+    model[2].nap_norm.__class__ = Leaky
+
+
+def put_an_activation_in_between(model: Any) -> None:
+    model[2] = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
+
+
+def switch_a_norm_off(model: Any) -> None:
+    model[0].nap_norm.__class__ = Off
+
+
+class Off(Norm):
+    def forward(self, y: Tensor, *weights: Tensor) -> Tensor:
+        return y
+
+
+SABOTAGE = [
+    (lose_a_hook, "norms of 2 no longer run"),
+    (give_a_bias, r"2\.weight is not scale-invariant"),
+    (make_eps_absolute, r"0\.weight is not scale-invariant"),
+    (mix_samples, r"2\.nap_norm mixes what lies along axis 0"),
+    (put_an_activation_in_between, r"2\.0 still enters tanh"),
+    (switch_a_norm_off, r"0\.weight is not scale-invariant"),
+]
+
+
+@pytest.mark.parametrize(("sabotage", "message"), SABOTAGE, ids=[s.__name__ for s, _ in SABOTAGE])
+def test_every_sabotage_is_named(sabotage, message):
+    model = converted(mlp())
+    sabotage(model)
+    with pytest.raises(ValueError, match=message):
+        nap.verify(model, X)
+
+
+def test_a_norm_that_looks_ahead_in_time_is_named():
+    x = torch.randn(2, 4, 9)
+    model = converted(causal(), x)
+    model[0].nap_norm.__class__ = Forward
+    with pytest.raises(ValueError, match=r"0\.nap_norm mixes what lies along axis 2"):
+        nap.verify(model, x)
+
+
+def test_an_absolute_eps_is_reported_as_what_it_is_not_as_a_fault():
+    model = mlp()
+    nap.normalize_(model, X, eps=1e-5)
+    assert nap.verify(model, X).scale_invariant == 0
+    assert nap.weight_groups(model)["0.weight"].role == nap.Role.NORMALISED
+
+
+def test_what_was_left_alone_is_said_again():
+    model = nn.Sequential(mlp(), nn.Sigmoid())
+    nap.normalize_(model, X, exclude=["0.2"])
+    assert set(nap.verify(model, X).left_alone) == {"0.2", "0.4"}
+    assert "left alone: 0.2" in str(nap.verify(model, X))
+
+
+def test_a_model_that_was_never_converted():
+    with pytest.raises(ValueError, match=r"never converted; call nap\.normalize_"):
+        nap.verify(mlp(), X)
+
+
+def test_a_change_is_measured_against_the_largest_entry_and_nan_is_infinite():
+    a, b = torch.tensor([4.0, 0.0]), torch.tensor([4.0, 1.0])
+    assert relative_change([a], [b]) == 0.25
+    assert relative_change([a], [torch.tensor([float("nan"), 0.0])]) == float("inf")
+    assert relative_change([torch.tensor([1, 2])], [torch.tensor([3, 4])]) == 0.0
