@@ -382,6 +382,6 @@ def test_weights_of_zero_give_finite_outputs_and_gradients():
 
 
 def test_every_class_of_torch_has_its_normalized_twin():
-    for original, twin in recurrent._NORMALIZED.items():
+    for original, twin in recurrent.NORMALIZED.items():
         assert issubclass(twin, original)
         assert getattr(recurrent, f"Normalized{original.__name__}") is twin

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nap.norms import Eps, Norm
+from nap.norms import HOOK, Eps, Norm
 
 
 def normalize_attention_(mha: nn.MultiheadAttention, *, scale: bool = True, eps: Eps = "relative") -> None:
@@ -45,7 +45,7 @@ def normalize_attention_(mha: nn.MultiheadAttention, *, scale: bool = True, eps:
         )
         mha.add_module(name, norm.train(mha.training))
     mha.__class__ = NormalizedMultiheadAttention
-    mha.register_forward_pre_hook(_no_fused_encoder_layer)
+    mha._forward_pre_hooks[HOOK] = _no_fused_encoder_layer
 
 
 class NormalizedMultiheadAttention(nn.MultiheadAttention):

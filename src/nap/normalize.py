@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 
-from nap.decide import Decision, decide
-from nap.flow.record import Flow
-from nap.flow.recorder import record
+from nap.decide import decide
+from nap.needs import Decision
 from nap.norms import Eps
-from nap.placement import Note, Options, Placement, Plan, Problem
+from nap.placement import Options, Plan, Problem
 from nap.roles import roles
 from nap.surgery import apply_
+from nap.trial import examples_of, record_all, trial_copy
 
 _MOST_ROUNDS = 3  # conversions until planning again finds nothing
 
@@ -43,7 +39,8 @@ def plan(
 
     Args:
         args: example inputs, a tuple as for `torch.export` (a lone tensor is fine). Two samples are
-            enough; the model runs on a copy, in eval mode.
+            enough; the model runs on a copy, in eval mode. A list of tuples stands for several
+            examples, for a model whose path depends on the size of its input.
         norm: LayerNorm, or RMSNorm (no centring).
         affine: learnable scale and offset of the inserted norms, scale alone, or neither.
         batch_norm: "precede" puts a norm without offset in front of a BatchNorm (the paper's rule);
@@ -64,28 +61,30 @@ def plan(
             raise ValueError(f"{name} takes a list of names, not one string: {name}=[{value!r}]")
     options = Options(norm, affine, batch_norm, qk_norm, rnn, eps, tuple(exclude), tuple(allow))
     _check_model(model, options)
-    inputs = args if isinstance(args, tuple) else (args,)
-    twin = _copy_for_recording(model)
-    flows, untried = _record(twin, inputs, kwargs or {})
+    twin, examples = trial_copy(model), examples_of(args, kwargs)
+    flows, notes = record_all(twin, examples)
     decision = decide(twin, flows, options)
-    decision.notes.update(untried)
     placements = dict(decision.placements)
-    if not decision.problems:
-        for _ in range(_MOST_ROUNDS):
-            apply_(twin, Plan(tuple(decision.placements.values())))
-            flows, _ = _record(twin, inputs, kwargs or {})
-            again = decide(twin, flows, options)
-            decision.problems.update(again.problems)
-            decision.placements = again.placements
-            placements.update(again.placements)
-            if not again.placements or again.problems:
-                break
-        _check_fixpoint(decision)
+    problems = dict(decision.problems)
+    left = decision
+    for _ in range(_MOST_ROUNDS):  # convert the copy until planning again finds nothing
+        if problems or not left.placements:
+            break
+        apply_(twin, Plan(tuple(left.placements.values())))
+        flows, _ = record_all(twin, examples)
+        left = decide(twin, flows, options)
+        placements.update(left.placements)
+        problems.update(left.problems)
+    else:
+        problems.update(_unsettled(left))
     order = {name: i for i, (name, _) in enumerate(twin.named_modules())}
-    rows: list[Placement] = sorted(placements.values(), key=lambda p: order[p.module])
-    notes = [note for name, note in decision.notes.items() if name not in placements]
-    problems = tuple(decision.problems.values())
-    return Plan(tuple(rows), tuple(notes), problems, roles(twin, flows), options)
+    return Plan(
+        tuple(sorted(placements.values(), key=lambda p: order[p.module])),
+        tuple(note for name, note in {**decision.notes, **notes}.items() if name not in placements),
+        tuple(problems.values()),
+        roles(twin, flows),
+        options,
+    )
 
 
 def normalize_(
@@ -144,84 +143,9 @@ def _check_model(model: nn.Module, options: Options) -> None:
             )
 
 
-class _DetachedCopies(TorchFunctionMode):
-    """Lets a model be copied that still holds results of an earlier forward."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
-            return args[0].detach().clone()
-        return func(*args, **(kwargs or {}))
-
-
-def detached_copy(model: nn.Module) -> nn.Module:
-    """A copy of `model` in eval mode, even if it holds tensors that are part of a graph."""
-    with _DetachedCopies():
-        return copy.deepcopy(model).eval()
-
-
-def _copy_for_recording(model: nn.Module) -> nn.Module:
-    twin = detached_copy(model)
-    generator = torch.Generator().manual_seed(0)
-    for parameter in twin.parameters():
-        vector_of_zeros = parameter.ndim < 2 and parameter.numel() and not parameter.any()
-        if vector_of_zeros and not parameter.requires_grad:
-            continue  # a bias that step 1 took out of use
-        if parameter.is_floating_point():
-            parameter.requires_grad_(True)
-            if vector_of_zeros:
-                # a zero gain would hide what lies behind it from the gradients that find layouts
-                drawn = torch.randn(parameter.shape, generator=generator) * 0.1
-                parameter.data.copy_(drawn)
-    return twin
-
-
-def _record(
-    twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[list[Flow], dict[str, Note]]:
-    """The eval forward; and the train forward too where some parameters are used only there."""
-    flows = [_run(twin.eval(), args, kwargs)]
-    unused = [name for name, _ in twin.named_parameters() if name not in flows[0].seen]
-    if not unused:
-        return flows, {}
-    try:
-        flows.append(_run(twin.train(), args, kwargs))
-    except Exception as reason:  # e.g. BatchNorm on one value per channel: the eval forward stands alone
-        why = f"unused in eval mode, and the forward in train mode fails: {reason}"
-        return flows, {name: Note(name, why) for name in unused}
-    finally:
-        twin.eval()
-    return flows, {}
-
-
-def _run(twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Flow:
-    def clone(x: Any) -> Any:
-        return x.detach().clone() if isinstance(x, Tensor) else x
-
-    with fixed_randomness(twin):
-        try:
-            return record(twin, tree_map(clone, args), tree_map(clone, dict(kwargs)))
-        except Exception as error:
-            raise ValueError(
-                f"{type(twin).__name__} fails on the example inputs ({type(error).__name__}: {error}); "
-                "give args and kwargs as you would call the model"
-            ) from error
-
-
-@contextmanager
-def fixed_randomness(model: nn.Module) -> Iterator[None]:
-    """The same random numbers for every forward inside; the caller's generators stay as they were."""
-    cuda = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=cuda):
-        torch.default_generator.manual_seed(0)
-        for index in cuda:
-            torch.cuda.default_generators[index].manual_seed(0)
-        yield
-
-
-def _check_fixpoint(decision: Decision) -> None:
-    for site, placement in decision.placements.items():
-        decision.problems[site] = Problem(
-            site,
-            f"after conversion it still {placement.reason} un-normalised",
-            "this is a fault of nap: please report it; exclude the module meanwhile",
-        )
+def _unsettled(left: Decision) -> dict[str, Problem]:
+    way_out = "this is a fault of nap: please report it; exclude the module meanwhile"
+    return {
+        site: Problem(site, f"after conversion it still {placement.reason} un-normalised", way_out)
+        for site, placement in left.placements.items()
+    }

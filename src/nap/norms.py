@@ -18,6 +18,9 @@ from torch import Tensor, nn
 
 EPS = 1e-5  # torch's default for LayerNorm; relative to the weight unless a float is asked for
 CHILD = "nap_norm"  # the name under which a norm hangs on the module whose output it normalises
+# Hooks are kept under a key of their own: the numbers that torch hands out start anew in each process,
+# so a pickled model's hook could be overwritten by the next one registered on it.
+HOOK: Any = "nap"
 
 Eps = float | Literal["relative"]
 Layout = Literal["features", "channels", "sample"]

@@ -30,7 +30,7 @@ from nap.recurrent_modules import (
     NormalizedRNNCell,
 )
 
-_NORMALIZED: dict[type, type] = {
+NORMALIZED: dict[type, type] = {
     nn.LSTM: NormalizedLSTM,
     nn.GRU: NormalizedGRU,
     nn.RNN: NormalizedRNN,
@@ -67,7 +67,7 @@ def normalize_recurrent_(
             norm.bias.data.copy_(getattr(module, name.replace("weight", "bias")))
         module.add_module(name.replace("weight", "norm"), norm.train(module.training))
     _drop_biases_(module)
-    module.__class__ = _NORMALIZED[type(module)]
+    module.__class__ = NORMALIZED[type(module)]
 
 
 def _weight_names(module: nn.RNNBase | nn.RNNCellBase) -> list[str]:
@@ -93,11 +93,11 @@ def _drop_biases_(module: nn.RNNBase | nn.RNNCellBase) -> None:
 
 def _refuse_unless_plain(module: nn.Module) -> None:
     kind = f"{type(module).__module__}.{type(module).__name__}"
-    if type(module) in _NORMALIZED.values():
+    if type(module) in NORMALIZED.values():
         raise ValueError(f"{kind} has its norms already; leave it out with exclude=")
-    if type(module) not in _NORMALIZED or "forward" in vars(module):
+    if type(module) not in NORMALIZED or "forward" in vars(module):
         raise ValueError(
-            f"{kind} is not a plain {', '.join(f'nn.{plain.__name__}' for plain in _NORMALIZED)}: what it "
+            f"{kind} is not a plain {', '.join(f'nn.{plain.__name__}' for plain in NORMALIZED)}: what it "
             "overrides would be lost; put norms where its gates are computed, or leave it out with exclude="
         )
     if isinstance(module, nn.RNN | nn.RNNCell) and module.hidden_size == 1:

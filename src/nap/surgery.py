@@ -8,21 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import nn
 
 from nap.attention import NormalizedMultiheadAttention, normalize_attention_
 from nap.flow.special import NORMALIZED_RECURRENT
-from nap.norms import CHILD, FusedNorm, Norm, Source, normalise_input, normalise_output
+from nap.norms import CHILD, HOOK, FusedNorm, Norm, Source, normalise_input, normalise_output
 from nap.placement import Placement, Plan
 from nap.recurrent import normalize_recurrent_
 from nap.weights import PLAN_ATTRIBUTE
 
-# Hooks are kept under a key of their own: the numbers that torch hands out start anew in each process,
-# so a pickled model's hook could be overwritten by the next one registered on it.
-HOOK: Any = "nap"
 _TABLES = frozenset(key for key, value in vars(nn.Module()).items() if isinstance(value, dict))
 Undo = Callable[[], None]
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from nap.flow.values import held_tensors
-from nap.normalize import detached_copy, fixed_randomness, plan
+from nap.normalize import plan
 from nap.norms import CHILD, Norm, normalise_input, normalise_output
+from nap.trial import detached_copy, examples_of, fixed_randomness
 from nap.weights import PLAN_ATTRIBUTE, Role, weight_groups
 
 EXACT = 1e-9  # relative change of the output, in float64, that counts as none
@@ -59,17 +60,21 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
         raise ValueError(f"the norms of {', '.join(lost)} no longer run: their forward hooks were removed")
     again = plan(model, args, kwargs, **asdict(applied.options))
     failures = [f"{p.module} still {p.reason}" for p in again.placements] + [str(p) for p in again.problems]
-    inputs = args if isinstance(args, tuple) else (args,)
-    twin, (inputs, named) = _double(model, inputs, dict(kwargs or {}))
-    changes = scale_changes(twin, inputs, named)
+    twin = detached_copy(model).double()
+    changes: dict[str, float] = {}
+    leaks: dict[str, list[str]] = {}
+    for example in examples_of(args, kwargs):
+        inputs, named = tree_map(_doubled, example)
+        found = scale_changes(twin, inputs, named)
+        changes = {name: max(change, changes.get(name, 0.0)) for name, change in found.items()}
+        leaks.update(_leaks(twin, inputs, named))
     failures += [f"{name} is not scale-invariant: {c:.1e}" for name, c in changes.items() if not c < EXACT]
-    norms, leaks = _leaks(twin, inputs, named)
-    failures += leaks
+    failures += [f"{name} {leak}" for name, found in leaks.items() for leak in found]
     if failures:
         listed = "\n".join(f"  {failure}" for failure in failures)
         raise ValueError(f"{type(model).__name__} does not hold what its plan says:\n{listed}")
     names = tuple(note.name for note in applied.left_alone)
-    return Verification(norms, len(changes), max(changes.values(), default=0.0), names)
+    return Verification(len(leaks), len(changes), max(changes.values(), default=0.0), names)
 
 
 def _runs(carrier: nn.Module) -> bool:
@@ -116,13 +121,8 @@ def _scaled(parameter: nn.Parameter, factor: float) -> Iterator[None]:
         parameter.data.copy_(kept)
 
 
-def _double(model: nn.Module, *trees: Any) -> tuple[nn.Module, list[Any]]:
-    twin = detached_copy(model).double()
-
-    def widen(x: Any) -> Any:
-        return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
-
-    return twin, [tree_map(widen, tree) for tree in trees]
+def _doubled(x: Any) -> Any:
+    return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
 def _run(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
@@ -130,7 +130,8 @@ def _run(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         return [t.clone() for t in held_tensors(model(*args, **kwargs))]
 
 
-def _leaks(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, list[str]]:
+def _leaks(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What each inserted norm that ran mixes; an empty list where it is sound."""
     calls: dict[str, tuple[Norm, tuple[Any, ...]]] = {}
     handles = []
     for name, module in model.named_modules():
@@ -146,7 +147,7 @@ def _leaks(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     finally:
         for handle in handles:
             handle.remove()
-    return len(calls), [f"{n} {leak}" for n, (norm, inputs) in calls.items() for leak in _leak(norm, inputs)]
+    return {name: list(_leak(*call)) for name, call in calls.items()}
 
 
 def _leak(norm: Norm, inputs: tuple[Any, ...]) -> Iterator[str]:
@@ -161,12 +162,10 @@ def _leak(norm: Norm, inputs: tuple[Any, ...]) -> Iterator[str]:
             if y.shape[axis] < 2:
                 continue
             moved = y.clone()
-            moved.select(axis, 0).mul_(-2.0).add_(
-                torch.linspace(0, 1, moved.select(axis, 0).numel(), dtype=y.dtype).view_as(
-                    moved.select(axis, 0)
-                )
+            one = moved.select(axis, 0)
+            one.mul_(-2.0).add_(
+                torch.linspace(0, 1, one.numel(), dtype=y.dtype, device=y.device).view_as(one)
             )
-            rest = slice(1, None)
-            index = tuple(rest if d == axis else slice(None) for d in range(y.ndim))
-            if not torch.equal(before[index], norm(moved, *weights)[index]):
+            rest = (axis, 1, y.shape[axis] - 1)
+            if not torch.equal(before.narrow(*rest), norm(moved, *weights).narrow(*rest)):
                 yield f"mixes what lies along axis {axis} of its input"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from nap.flow.record import Use
-from nap.flow.values import Value
+from nap.flow.values import Carry, Value
 
 if TYPE_CHECKING:
     from nap.flow.recorder import Recorder
@@ -86,6 +87,19 @@ def _note_axis(rec: Recorder, sources: frozenset[str], weight: Tensor, axis: int
 
 def _transposed(weight: Tensor) -> bool:
     return weight.ndim >= 2 and weight._is_view() and weight.stride(-2) < weight.stride(-1)
+
+
+def open_product(
+    rec: Recorder, values: Sequence[Value], factors: Sequence[Tensor], axes: Sequence[int]
+) -> frozenset[Carry]:
+    """The carried producers of a data·data product, each labelled as the operand that it is in."""
+    rec.open_product = len(rec.products)
+    rec.products.append((factors[0], (factors[0], axes[0]), (factors[1], axes[1])))
+    return frozenset(
+        c if c.product else replace(c, product=(rec.open_product, side))
+        for side, value in enumerate(values)
+        for c in value.carry
+    )
 
 
 def contracted_axes(name: str, args: Sequence[Any], factors: Sequence[Tensor]) -> tuple[int, int]:

@@ -27,8 +27,8 @@ class Kind(Enum):
     SQUASH = auto()  # a nonlinearity that may also be the model's output
     HOMOGENEOUS = auto()  # an activation f with f(cx) = c f(x)
     SOFTMAX = auto()
+    GATE = auto()  # GLU: half of the features gate the other half
     ATTENTION = auto()
-    RECURRENT = auto()
     FRESH = auto()  # the result does not scale with the arguments: shapes, masks, indices, constants
 
 
@@ -79,11 +79,10 @@ _TABLE: dict[Kind, str] = {
         index_put index_copy setitem copy lerp diff trapz get_T get_mT get_H get_mH get_data get_real
         get_imag as_strided sort msort median nanmedian atleast_1d atleast_2d atleast_3d
         meshgrid unsafe_view identity to_dense nan_to_num add_n segment_reduce view_copy rename
-        rms_scale as_subclass pin_memory tril triu diag diagonal diag_embed diagonal_scatter
+        as_subclass pin_memory tril triu diag diagonal diag_embed diagonal_scatter
         slice_scatter select_scatter cummax cummin fft rfft irfft ifft fft2 rfft2 irfft2 ifft2 fftn rfftn
-        irfftn stft istft amax amin max min aminmax trace flatten_dense_tensors checkpoint item tolist
-        _pack_padded_sequence pack_padded_sequence pad_packed_sequence set_data set_grad
-        set_requires_grad quantile kthvalue mode numpy complex
+        irfftn stft istft amax amin max min aminmax trace quantile kthvalue mode complex
+        set_data pack_padded_sequence pad_packed_sequence
     """,
     Kind.SELECT: """
         getitem chunk split split_with_sizes tensor_split hsplit vsplit dsplit narrow select unbind
@@ -108,7 +107,7 @@ _TABLE: dict[Kind, str] = {
     Kind.BATCH_NORM: "batch_norm native_batch_norm sync_batch_norm",
     Kind.HOMOGENEOUS: "relu leaky_relu rrelu prelu threshold",
     Kind.ACTIVATION: """
-        gelu silu swish elu selu celu mish hardswish relu6 glu softshrink
+        gelu silu swish elu selu celu mish hardswish relu6 softshrink
         hardshrink tanhshrink log1p sin cos sinc tan sinh cosh erf erfc special_erf heaviside round
         floor ceil frac fmod remainder bernoulli i0 multigammaln polygamma digamma prod cumprod polar
         local_response_norm
@@ -123,26 +122,18 @@ _TABLE: dict[Kind, str] = {
         poisson_nll_loss gaussian_nll_loss poisson
     """,
     Kind.SOFTMAX: "softmax log_softmax softmin sparse_softmax",
+    Kind.GATE: "glu",
     Kind.ATTENTION: "scaled_dot_product_attention",
-    Kind.RECURRENT: "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
     Kind.FRESH: """
         zeros ones empty full arange linspace logspace eye tensor as_tensor scalar_tensor zeros_like
         ones_like empty_like full_like rand randn randint randperm rand_like randn_like randint_like
         new_zeros new_ones new_empty new_full new_tensor eq ne lt le gt ge equal isnan isinf isfinite
-        logical_and logical_or logical_not logical_xor and or not xor invert bitwise_and bitwise_or
-        bitwise_not bitwise_xor argmax argmin argsort nonzero bincount histc unique unique_consecutive
-        searchsorted bucketize one_hot any all allclose isclose int long short byte char bool
-        floor_divide floordiv rfloordiv mod rmod lshift rshift multinomial isin count_nonzero
-        nonzero_static contains sizes from_numpy empty_strided tril_indices triu_indices
-        is_floating_point is_complex isposinf isneginf hash zero fill uniform exponential
-        log_normal geometric random cauchy fill_diagonal
-        rmul_size numel size dim stride len bool_ is_contiguous data_ptr get_device element_size
-        storage_offset storage untyped_storage is_nonzero type_ repr format result_type promote_types
-        can_cast is_same_size iter len reversed index_tensor is_inference is_signed is_pinned
-        is_shared is_set_to register_hook retain_grad backward broadcast_shapes is_neg is_conj
-        is_sparse ndimension nelement tensor_repr requires_grad_get names dim_order
-        _assert_async assert_async dir reduce_ex deepcopy isreal setstate get_default_dtype
-        is_autocast_enabled
+        isposinf isneginf isreal logical_and logical_or logical_not logical_xor and or not xor invert
+        bitwise_and bitwise_or bitwise_not bitwise_xor argmax argmin argsort nonzero nonzero_static
+        count_nonzero bincount histc unique unique_consecutive searchsorted bucketize one_hot isin any
+        all allclose isclose int long short byte char bool floor_divide floordiv rfloordiv mod rmod
+        lshift rshift multinomial from_numpy empty_strided tril_indices triu_indices zero fill uniform
+        exponential log_normal geometric random cauchy fill_diagonal size
     """,
 }
 

@@ -19,9 +19,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from nap.flow import effects, special
-from nap.flow.layout import LayoutError, head_groups, reached_features
-from nap.flow.operations import Kind, operation_name
-from nap.flow.record import Flow, Frame, Meeting, Use
+from nap.flow.call import Call
+from nap.flow.operations import operation_name
+from nap.flow.record import Flow, Frame, Use
 from nap.flow.values import CONSTANT, Carry, Value, held_tensors, merge, tensors_in
 
 
@@ -51,9 +51,7 @@ class Recorder(TorchFunctionMode):
         self.ancestors: dict[int, frozenset[int]] = {}
         self.products: list[tuple[Tensor, tuple[Tensor, int], tuple[Tensor, int]]] = []
         self.open_product: int | None = None  # its result is not known yet
-        self.given_temperature: float | None = None
-        self.roots: dict[str, frozenset[Carry]] = {}  # values whose own scale is being followed
-        self.meetings_at: dict[int, Meeting] = {}
+        self.scales: dict[str, frozenset[Carry]] = {}  # values whose own scale is followed, by pseudo-weight
         self.calls = 0
         self.operations = 0
         self.nonlinear = 0
@@ -157,10 +155,8 @@ class Recorder(TorchFunctionMode):
         tensors = list(tensors_in((args, kwargs)))
         operands = [self.value(t) for t in tensors]
         self.flow.seen.update(name for v in operands if not v.data for name in v.sources)
-        kind = effects.kind_of(name, args, kwargs)
-        follow = effects.FOLLOW.get(kind, effects.follow_unknown)
         self.cut = False
-        outcome = follow(self, name, args, kwargs, tensors, operands)
+        outcome = effects.follow(Call(self, name, args, kwargs, tensors, operands))
         if self.cut and not _in_place(func, args, kwargs):
             args, kwargs = self._cut((args, kwargs))
         out = func(*args, **kwargs)
@@ -180,11 +176,16 @@ class Recorder(TorchFunctionMode):
         """Data ends here for gradients, so that they run along what is carried and nothing else."""
         return tree_map(lambda x: x.detach() if isinstance(x, Tensor) and self.value(x).data else x, tree)
 
+    @property
+    def site(self) -> str:
+        """The module that is running."""
+        return self.frames[-1].site if self.frames else ""
+
     def value(self, tensor: Tensor) -> Value:
         found = self.values.get(id(tensor))
         if found is None:
             if tensor.grad_fn is not None:
-                self.flow.unseen.append(self.frames[-1].site if self.frames else "")
+                self.flow.unseen.append(self.site)
             found = Value(data=tensor.grad_fn is not None, index=not _floating(tensor))
             self.put(tensor, found)
         return found
@@ -222,60 +223,13 @@ class Recorder(TorchFunctionMode):
         carry = Carry(frame.site, frame.call, self.operations)
         self.flow.uses[carry.key] = use
         for value in operands:
-            self._sink(value.carry, "linear")
+            self.sink(value.carry, "linear")
             for pending in value.pending:
-                self.meetings_at[pending].hidden = True
+                self.flow.meetings[pending].hidden = True
         self.ancestors.setdefault(frame.call, frozenset())
         self.cut = not any(c.product for v in operands for c in v.carry)
         mixed = (c for v in operands for c in v.carry if c.product and not c.mixed and not v.probability)
         return frozenset([carry, *(replace(c, mixed=True) for c in mixed)])
-
-    def meet(self, name: str, kind: Kind, value: Value, tensor: Tensor) -> frozenset[int]:
-        """A nonlinearity ran: the meeting is recorded; returns what stays pending."""
-        self.nonlinear += 1
-        self.cut = True
-        for norm in value.affine:
-            self.flow.followers[norm].add(name)
-            if kind is not Kind.HOMOGENEOUS:
-                self.flow.curved.add(norm)
-        softmax = kind in (Kind.SOFTMAX, Kind.ATTENTION)
-        carried = frozenset(c for c in value.carry if softmax or not c.mixed)
-        if not carried or not value.data:
-            return value.pending
-        meeting = Meeting(
-            name,
-            kind,
-            carried,
-            tuple(f.site for f in self.frames),
-            frozenset(f.call for f in self.frames),
-            tensor.shape,
-            hidden=kind in (Kind.ACTIVATION, Kind.HOMOGENEOUS),
-        )
-        for carry in carried:
-            try:
-                self._locate(meeting, carry, tensor)
-            except LayoutError as fault:
-                meeting.faults[carry] = str(fault)
-        self.flow.meetings.append(meeting)
-        self._sink(value.carry, "nonlinearity")
-        key = len(self.flow.meetings)
-        self.meetings_at[key] = meeting
-        return value.pending | {key}
-
-    def _locate(self, meeting: Meeting, carry: Carry, tensor: Tensor) -> None:
-        """Which features of its producer reach the meeting, and as what."""
-        use = self.flow.uses[carry.key]
-        softmax = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
-        if softmax and carry.product is not None:
-            product, *sides = self.products[carry.product[0]]
-            operand, contracted = sides[carry.product[1]]
-            meeting.contracted[carry] = operand.shape[contracted]
-            given = self.given_temperature if meeting.kind is Kind.ATTENTION else None
-            meeting.temperature = effects.temperature(product, tensor) if given is None else given
-            if use.output is not None:
-                meeting.heads[carry] = head_groups(operand, contracted, use.output, use.axis)
-        elif not softmax and carry.sliced and use.output is not None:
-            meeting.features[carry] = reached_features(tensor, use.output, use.axis)
 
     def produced_here(self, value: Value) -> bool:
         """Whether a product of the running module, or of one inside it, is part of the value."""
@@ -283,10 +237,11 @@ class Recorder(TorchFunctionMode):
         return any(call == c.call or call in self.ancestors[c.call] for c in value.carry)
 
     def normalised(self, value: Value) -> None:
+        """A norm ran on this value."""
         self.nonlinear += 1
-        self._sink(value.carry, "norm")
+        self.sink(value.carry, "norm")
 
-    def _sink(self, carry: Iterable[Carry], sink: str) -> None:
+    def sink(self, carry: Iterable[Carry], sink: str) -> None:
         for c in carry:
             self.flow.sinks[c.site].add(sink)
 

@@ -14,27 +14,13 @@ from nap.flow.homogeneity import MIXED
 from nap.flow.record import Frame, Use
 from nap.flow.values import NO_CARRY, Value, merge, tensors_in
 from nap.norms import FusedNorm, Norm
-from nap.recurrent import (
-    NormalizedGRU,
-    NormalizedGRUCell,
-    NormalizedLSTM,
-    NormalizedLSTMCell,
-    NormalizedRNN,
-    NormalizedRNNCell,
-)
+from nap.recurrent import NORMALIZED
 
 if TYPE_CHECKING:
     from nap.flow.recorder import Recorder
 
 RECURRENT = (nn.RNNBase, nn.RNNCellBase)
-NORMALIZED_RECURRENT = (
-    NormalizedLSTM,
-    NormalizedGRU,
-    NormalizedRNN,
-    NormalizedLSTMCell,
-    NormalizedGRUCell,
-    NormalizedRNNCell,
-)
+NORMALIZED_RECURRENT = tuple(NORMALIZED.values())
 
 
 def is_opaque(module: nn.Module) -> bool:
@@ -160,7 +146,7 @@ def _follow_recurrent(
     rec.nonlinear += 1
     for value in operands:
         for pending in value.pending:
-            rec.meetings_at[pending].hidden = True
+            rec.flow.meetings[pending].hidden = True
     degrees = homogeneity.of_product([homogeneity.of_nonlinearity(merge(operands).degrees), mine])
     for tensor in tensors_in(output):
         rec.put(tensor, Value(data=True, degrees=degrees))

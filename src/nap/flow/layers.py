@@ -1,0 +1,95 @@
+"""Effects of parametric functions and of norms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from nap.flow import homogeneity
+from nap.flow.call import Call
+from nap.flow.contraction import contracted_axes, open_product, parametric_use, split_operands
+from nap.flow.meetings import meet
+from nap.flow.operations import EPSILON, Kind
+from nap.flow.record import Use
+from nap.flow.scale import is_bent, without_scales
+from nap.flow.values import NO_CARRY, Value, merge, sum_degrees
+
+if TYPE_CHECKING:
+    from nap.flow.recorder import Recorder
+
+
+def follow_contract(call: Call) -> Value:
+    """A product of matrices: a layer where one factor is made of parameters, else perhaps q·k."""
+    rec = call.rec
+    addends, factors = split_operands(call.name, call.args, call.kwargs)
+    added, values = [rec.value(t) for t in addends], [rec.value(t) for t in factors]
+    if values[0].raw and call.name in ("linear", "conv1d", "conv2d", "conv3d"):
+        values[0] = replace(values[0], data=True)  # learned tokens are an input, not a weight
+    product = homogeneity.of_product([v.degrees for v in values])
+    degrees = homogeneity.of_sum([product, *(v.degrees for v in added if not v.zero)])
+    out = replace(merge([*values, *added]), degrees=degrees, mask=NO_CARRY, raw=False)
+    data = [v for v in values if v.data]
+    if not data:
+        return out
+    rec.flow.added.update(n for v in added if not v.data for n in v.sources)
+    if any(v.sources and not v.data for v in values):
+        _meet_powers(rec, values, factors)
+        carry = rec.parametric(parametric_use(rec, call.name, call.args, factors, values), data)
+        carry = carry.union(*(v.carry for v in added))
+        degrees = without_scales(degrees)
+        return replace(out, carry=carry, degrees=degrees, affine=frozenset(), probability=False)
+    if len(data) == len(factors) == 2 and not any(v.probability for v in data):
+        axes = contracted_axes(call.name, call.args, factors)
+        return replace(out, carry=open_product(rec, values, factors, axes), probability=False)
+    return replace(out, probability=False)
+
+
+def _meet_powers(rec: Recorder, values: Sequence[Value], factors: Sequence[Tensor]) -> None:
+    """x², |x| and the like, used as an activation."""
+    for value, tensor in zip(values, factors, strict=True):
+        carry = value.carry if is_bent(value) else frozenset(c for c in value.carry if c.bent)
+        if carry:
+            meet(rec, "power", Kind.ACTIVATION, replace(value, carry=carry), tensor)
+
+
+def follow_lookup(call: Call) -> Value:
+    rec, (index, table, *_) = call.rec, call.operands
+    rec.flow.tables |= table.sources
+    if not index.data:
+        return replace(table, index=False)
+    carry = rec.parametric(Use(table.sources, call.name), [index])
+    return Value(data=True, carry=carry, degrees=sum_degrees([table, index]), pending=index.pending)
+
+
+def follow_norm(call: Call) -> Value:
+    value = call.operands[0]
+    call.rec.normalised(value)
+    exact = value.degrees if _eps(call) == 0 else ()
+    degrees = homogeneity.of_norm(value.degrees, exact)
+    return _with_affine(call, replace(value, carry=NO_CARRY, degrees=degrees))
+
+
+def follow_batch_norm(call: Call) -> Value:
+    value = call.operands[0].relabel(batch_norm=True)
+    call.rec.normalised(value)
+    return _with_affine(call, replace(value, degrees=homogeneity.of_norm(value.degrees)))
+
+
+def _with_affine(call: Call, value: Value) -> Value:
+    """The scale and offset of one norm count as one weight: only together do they scale the result."""
+    names = sorted(n for v in call.operands[1:] if not v.data for n in v.sources)
+    if not names:
+        return replace(value, affine=frozenset())
+    norm = names[0].rpartition(".")[0]
+    call.rec.flow.affine[norm] = tuple(names)
+    degrees = homogeneity.of_product([value.degrees, {f"{norm}|affine": 1.0}])
+    return replace(value, degrees=degrees, affine=frozenset([norm]))
+
+
+def _eps(call: Call) -> float:
+    numbers = [a for a in call.args if isinstance(a, float)]
+    eps = call.kwargs.get("eps", numbers[-1] if numbers else None)
+    return EPSILON if eps is None else float(eps)  # without one torch takes the dtype's own

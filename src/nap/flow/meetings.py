@@ -1,0 +1,122 @@
+"""Effects of nonlinearities: what enters them un-normalised is a meeting, to be decided upon later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from nap.flow import homogeneity
+from nap.flow.call import Call, Follow
+from nap.flow.contraction import open_product
+from nap.flow.layout import LayoutError, head_groups, reached_features
+from nap.flow.operations import Kind
+from nap.flow.record import Meeting
+from nap.flow.values import Carry, Value, merge, sum_degrees
+
+if TYPE_CHECKING:
+    from nap.flow.recorder import Recorder
+
+
+def follow_nonlinearity(kind: Kind) -> Follow:
+    def follow(call: Call) -> Value:
+        pending: frozenset[int] = frozenset()
+        for value, tensor in zip(call.operands, call.tensors, strict=True):
+            pending |= meet(call.rec, call.name, kind, value, tensor)
+        merged = merge(call.operands)
+        degrees = homogeneity.of_nonlinearity(sum_degrees(call.operands))
+        if kind is Kind.HOMOGENEOUS:
+            degrees = call.operands[0].degrees
+        probability = kind is Kind.SOFTMAX
+        return Value(merged.data, merged.sources, degrees=degrees, pending=pending, probability=probability)
+
+    return follow
+
+
+def follow_glu(call: Call) -> Value:
+    """a·σ(b) for the halves a and b: only the gate b enters the nonlinearity, a goes on as it is."""
+    value, tensor, dim = call.operands[0], call.tensors[0], call.argument(1, "dim", -1)
+    half = tensor.shape[dim] // 2
+    value = value.relabel(sliced=True)
+    pending = meet(call.rec, call.name, Kind.ACTIVATION, value, tensor.narrow(dim, half, half))
+    degrees = homogeneity.of_product([value.degrees, homogeneity.of_nonlinearity(value.degrees)])
+    return replace(value, pending=pending, degrees=degrees, affine=frozenset())
+
+
+def follow_attention(call: Call) -> Value:
+    rec = call.rec
+    query, key, value = (call.argument(i, name) for i, name in enumerate(("query", "key", "value")))
+    mask, scale = call.argument(3, "attn_mask"), call.kwargs.get("scale")
+    q, k, v = (rec.value(t) for t in (query, key, value))
+    bias = [rec.value(mask)] if isinstance(mask, Tensor) else []
+    carry = open_product(rec, (q, k), (query, key), (-1, -1)).union(*(b.carry for b in bias))
+    rec.open_product = None  # the product itself is never seen
+    logits = replace(merge([q, k, *bias]), carry=carry)
+    temperature = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    pending = meet(rec, call.name, Kind.ATTENTION, logits, query, temperature) | v.pending
+    degrees = homogeneity.of_product([homogeneity.of_nonlinearity(logits.degrees), v.degrees])
+    return Value(data=True, carry=v.carry, degrees=degrees, pending=pending, affine=v.affine)
+
+
+def masked(call: Call, value: Value, tensor: Tensor) -> Value:
+    """(x > 0)·x and its like are nonlinearities of x."""
+    compared = {c.key for c in value.mask}
+    hit = frozenset(c for c in value.carry if c.key in compared and c.product is None)
+    if not hit:
+        return value
+    name = f"{call.name} with a mask"
+    pending = meet(call.rec, name, Kind.ACTIVATION, replace(value, carry=hit), tensor)
+    degrees = homogeneity.of_nonlinearity(value.degrees)
+    return replace(value, carry=value.carry - hit, pending=pending, degrees=degrees)
+
+
+def meet(
+    rec: Recorder, name: str, kind: Kind, value: Value, tensor: Tensor, temperature: float | None = None
+) -> frozenset[int]:
+    """Records that `value` enters a nonlinearity; returns the meetings that the result depends on."""
+    rec.nonlinear += 1
+    rec.cut = True
+    for norm in value.affine:
+        rec.flow.followers[norm].add(name)
+        if kind is not Kind.HOMOGENEOUS:
+            rec.flow.curved.add(norm)
+    softmax = kind in (Kind.SOFTMAX, Kind.ATTENTION)
+    carried = frozenset(c for c in value.carry if softmax or not c.mixed)
+    if not carried or not value.data:
+        return value.pending
+    sites, calls = tuple(f.site for f in rec.frames), frozenset(f.call for f in rec.frames)
+    hidden = kind in (Kind.ACTIVATION, Kind.HOMOGENEOUS)
+    meeting = Meeting(name, kind, carried, sites, calls, tensor.shape, hidden)
+    for carry in carried:
+        try:
+            _locate(rec, meeting, carry, tensor, temperature)
+        except LayoutError as fault:
+            meeting.faults[carry] = str(fault)
+    rec.sink(value.carry, "nonlinearity")
+    rec.flow.meetings.append(meeting)
+    return value.pending | {len(rec.flow.meetings) - 1}
+
+
+def _locate(rec: Recorder, meeting: Meeting, carry: Carry, tensor: Tensor, temperature: float | None) -> None:
+    """Which features of its producer reach the meeting, and as what."""
+    use = rec.flow.uses[carry.key]
+    softmax = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
+    if softmax and carry.product is not None:
+        product, *sides = rec.products[carry.product[0]]
+        operand, contracted = sides[carry.product[1]]
+        meeting.contracted[carry] = operand.shape[contracted]
+        meeting.temperature = _temperature(product, tensor) if temperature is None else temperature
+        if use.output is not None:
+            meeting.heads[carry] = head_groups(operand, contracted, use.output, use.axis)
+    elif not softmax and carry.sliced and use.output is not None:
+        meeting.features[carry] = reached_features(tensor, use.output, use.axis)
+
+
+def _temperature(product: Tensor, logits: Tensor) -> float:
+    """The factor that the logits have on top of the bare q·k product, from one gradient."""
+    ones = torch.ones_like(logits)
+    (gradient,) = torch.autograd.grad(logits, product, ones, retain_graph=True, allow_unused=True)
+    touched = [] if gradient is None else gradient[gradient != 0].abs()
+    return float(touched.median()) if len(touched) else 1.0

@@ -1,0 +1,111 @@
+"""A copy of the model to try things on: recorded forwards that leave no trace in the original."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from nap.flow.record import Flow
+from nap.flow.recorder import record
+from nap.placement import Note
+
+Example = tuple[tuple[Any, ...], Mapping[str, Any]]  # positional and named inputs
+
+
+def examples_of(args: Any, kwargs: Mapping[str, Any] | None) -> list[Example]:
+    """Example inputs as given to `nap.plan`: a tuple, a lone input, or a list of tuples.
+
+    >>> len(examples_of([(torch.ones(1, 3),), (torch.ones(1, 9),)], None))
+    2
+    """
+    several = isinstance(args, list) and args and all(isinstance(one, tuple) for one in args)
+    rows = args if several else [args if isinstance(args, tuple) else (args,)]
+    return [(row, dict(kwargs or {})) for row in rows]
+
+
+class _DetachedCopies(TorchFunctionMode):
+    """Lets a model be copied that still holds results of an earlier forward."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            return args[0].detach().clone()
+        return func(*args, **(kwargs or {}))
+
+
+def detached_copy(model: nn.Module) -> nn.Module:
+    """A copy of `model` in eval mode, even if it holds tensors that are part of a graph."""
+    with _DetachedCopies():
+        return copy.deepcopy(model).eval()
+
+
+def trial_copy(model: nn.Module) -> nn.Module:
+    """A copy whose gradients can be read off: all of it trainable, in float32 or better, no zero gains."""
+    twin = detached_copy(model)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in twin.parameters():
+        if not parameter.is_floating_point():
+            continue
+        parameter.data = _widened(parameter.data)
+        zeros = parameter.ndim < 2 and parameter.numel() and not parameter.any()
+        if zeros and not parameter.requires_grad:
+            continue  # a bias that step 1 took out of use
+        parameter.requires_grad_(True)
+        if zeros:  # a zero gain would hide what lies behind it from gradients
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    for module in twin.modules():
+        module._buffers.update({n: _widened(b) for n, b in module._buffers.items() if b is not None})
+    return twin
+
+
+def _widened(x: Any) -> Any:
+    half = isinstance(x, Tensor) and x.dtype in (torch.float16, torch.bfloat16)
+    return x.float() if half else x
+
+
+def record_all(twin: nn.Module, examples: Sequence[Example]) -> tuple[list[Flow], dict[str, Note]]:
+    """The eval forward of each example; and the train forward where some parameters are used only there."""
+    flows = [_run(twin.eval(), *example) for example in examples]
+    seen = set().union(*(flow.seen for flow in flows))
+    unused = [name for name, _ in twin.named_parameters() if name not in seen]
+    if not unused:
+        return flows, {}
+    try:
+        flows += [_run(twin.train(), *example) for example in examples]
+    except Exception as reason:  # e.g. BatchNorm on one value per channel: the eval forward stands alone
+        why = f"unused in eval mode, and the forward in train mode fails: {reason}"
+        return flows, {name: Note(name, why) for name in unused}
+    finally:
+        twin.eval()
+    return flows, {}
+
+
+def _run(twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Flow:
+    def own(x: Any) -> Any:
+        return _widened(x.detach().clone()) if isinstance(x, Tensor) else x
+
+    with fixed_randomness(twin):
+        try:
+            return record(twin, tree_map(own, args), tree_map(own, dict(kwargs)))
+        except Exception as error:
+            raise ValueError(
+                f"{type(twin).__name__} fails on the example inputs ({type(error).__name__}: {error}); "
+                "give args and kwargs as you would call the model"
+            ) from error
+
+
+@contextmanager
+def fixed_randomness(model: nn.Module) -> Iterator[None]:
+    """The same random numbers for every forward inside; the caller's generators stay as they were."""
+    cuda = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=cuda):
+        torch.default_generator.manual_seed(0)
+        for index in cuda:
+            torch.cuda.default_generators[index].manual_seed(0)
+        yield
