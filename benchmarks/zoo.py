@@ -1,6 +1,6 @@
 """Converts every architecture of the zoo, and writes the table docs/zoo.md and its rows as JSON.
 
-    python benchmarks/zoo.py rows.json [--only transformers] [--merge other.json ...]
+    python benchmarks/zoo.py rows.json [--only transformers timm] [--merge other.json ...]
 
 Rows measured on other machines (say, one that has timm and torchvision) join the table with --merge.
 """
@@ -48,23 +48,31 @@ nothing to do. Written by `python benchmarks/zoo.py`; tiny random configurations
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("rows", type=Path, help="where to write the rows, as JSON")
-    parser.add_argument("--only", default="", help="families or names that contain this")
+    parser.add_argument(
+        "rows", type=Path, help="where to write the rows, as JSON; what it holds is not run again"
+    )
+    parser.add_argument("--only", nargs="*", default=[""], help="families or names that contain one of these")
     parser.add_argument("--merge", type=Path, nargs="*", default=[], help="rows of other runs to show, too")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "zoo.md")
     parser.add_argument("--device", default="cpu", help="cuda pays for timm and torchvision")
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     options = parser.parse_args()
     entries, missing = available()
-    chosen = [i for i, entry in enumerate(entries) if options.only in f"{entry.family} {entry.name}"]
     order = {(entry.family, entry.name): i for i, entry in enumerate(entries)}
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = json.loads(options.rows.read_text())["rows"] if options.rows.exists() else []
+    done = {(row["family"], row["name"]) for row in rows}
+    chosen = [
+        i
+        for i, entry in enumerate(entries)
+        if (entry.family, entry.name) not in done
+        and any(word in f"{entry.family} {entry.name}" for word in options.only)
+    ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         waiting = [pool.submit(measure, number, options.device) for number in chosen]
         for count, future in enumerate(as_completed(waiting), 1):
             row = future.result()
             print(f"[{count}/{len(chosen)}] {row['family']} {row['name']}: {row['verdict']}", flush=True)
-            rows = sorted([*rows, row], key=lambda row: order[row["family"], row["name"]])
+            rows = sorted([*rows, row], key=lambda row: order.get((row["family"], row["name"]), len(order)))
             options.rows.write_text(json.dumps({"rows": rows, "missing": missing}, indent=1))
     for path in options.merge:
         other = json.loads(path.read_text())

@@ -232,3 +232,37 @@ def test_norms_live_where_their_layers_live():
     assert {p.dtype for p in model.parameters()} == {torch.float64}
     assert all(p.is_meta for p in copy.deepcopy(model).to("meta").parameters())
     assert sum(isinstance(m, Norm) for m in model.modules()) == 2
+
+
+class TwoPaths(nn.Module):
+    """Which layer runs depends on the size of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.short, self.long, self.head = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer = self.long if x.shape[1] > 5 else self.short
+        return self.head(torch.relu(layer(x)))
+
+
+def test_several_examples_cover_several_paths() -> None:
+    short, long = torch.randn(2, 3, 4), torch.randn(2, 9, 4)
+    one = nap.plan(TwoPaths(), short)
+    assert [p.module for p in one.placements] == ["short"]
+    assert one.weights["long.weight"].role is nap.Role.UNUSED
+    model = TwoPaths()
+    plan = nap.normalize_(model, [(short,), (long,)])
+    assert [p.module for p in plan.placements] == ["short", "long"]
+    assert nap.verify(model, [(short,), (long,)]).scale_invariant == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_models_get_the_plan_of_their_full_precision_twin(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    full, half = copy.deepcopy(layer), layer.to(dtype)
+    x = torch.randn(2, 5, 16)
+    assert nap.normalize_(half, x.to(dtype)) == nap.plan(full, x)
+    assert {p.dtype for p in half.parameters()} == {dtype}
+    assert half(x.to(dtype)).isfinite().all()
