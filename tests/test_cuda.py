@@ -62,6 +62,7 @@ def test_converted_model_computes_the_same_on_both(net: tuple[nn.Module, Tensor]
     assert nap.verify(copy.deepcopy(model).cuda(), x.cuda()).worst_change < 1e-9
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_compiles_in_one_graph(net: tuple[nn.Module, Tensor], dtype: torch.dtype) -> None:
     model, x = net[0].cuda(), net[1].cuda()

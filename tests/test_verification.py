@@ -85,15 +85,15 @@ def converted(model: nn.Module, x: Tensor = X) -> Any:
 class Leaky(Norm):
     """Centres over the samples too."""
 
-    def forward(self, y: Tensor, *weights: Tensor) -> Tensor:
-        return super().forward(y - y.mean(0, keepdim=True), *weights)
+    def forward(self, y: Tensor, *weights: Tensor, scale: Tensor | None = None) -> Tensor:
+        return super().forward(y - y.mean(0, keepdim=True), *weights, scale=scale)
 
 
 class Forward(Norm):
     """Looks at the next position."""
 
-    def forward(self, y: Tensor, *weights: Tensor) -> Tensor:
-        return super().forward(y + y.roll(-1, -1), *weights)
+    def forward(self, y: Tensor, *weights: Tensor, scale: Tensor | None = None) -> Tensor:
+        return super().forward(y + y.roll(-1, -1), *weights, scale=scale)
 
 
 def lose_a_hook(model: Any) -> None:
@@ -121,7 +121,7 @@ def switch_a_norm_off(model: Any) -> None:
 
 
 class Off(Norm):
-    def forward(self, y: Tensor, *weights: Tensor) -> Tensor:
+    def forward(self, y: Tensor, *weights: Tensor, scale: Tensor | None = None) -> Tensor:
         return y
 
 

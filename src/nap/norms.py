@@ -70,13 +70,12 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(ones) if scale else None
         self.bias = nn.Parameter(torch.zeros_like(ones)) if offset else None
 
-    def forward(self, y: Tensor, *weights: Tensor) -> Tensor:
-        half = y.dtype in (torch.bfloat16, torch.float16)
-        x = y.float() if half else y
+    def forward(self, y: Tensor, *weights: Tensor, scale: Tensor | None = None) -> Tensor:
+        """The norm of `y`, the result of `weights`; or of weights whose `row_rms` is known already."""
+        x = y.float() if y.dtype in (torch.bfloat16, torch.float16) else y
         if self.relative:
-            x = x * inverse_row_rms(weights, self.rows).to(x.dtype)
-        normalise = self._sample if self.layout == "sample" else self._positions
-        x = normalise(x).to(y.dtype)
+            x = x / (row_rms(weights, self.rows) if scale is None else scale).to(x.dtype)
+        x = (self._sample(x) if self.layout == "sample" else self._positions(x)).to(y.dtype)
         return x if self.gain == 1.0 else x * self.gain
 
     def _positions(self, x: Tensor) -> Tensor:
@@ -113,16 +112,22 @@ def _like(parameter: Tensor | None, x: Tensor) -> Tensor | None:
     return None if parameter is None else parameter.to(x.dtype)
 
 
-def inverse_row_rms(weights: Sequence[Tensor], rows: int | None = None) -> Tensor:
-    """1/s with s² = Σ‖W‖²/rows, accumulated in float32 or better; 1 where every weight is zero."""
+def row_rms(weights: Sequence[Tensor], rows: int | None = None) -> Tensor:
+    """s with s² = Σ‖W‖²/rows, in float32 or better; 1 where every weight is zero.
+
+    A constant for gradients. Through s they would change by a share of eps, as orthogonal to the
+    weight as any LayerNorm's are; and they would cost three more passes over every weight.
+    """
     if not weights:
         raise ValueError(
             "a norm with relative eps needs the weights in front of it: norm(y, weight); "
             "or build it with an absolute eps, such as Norm(width, eps=1e-5)"
         )
-    wide = [w if w.dtype == torch.float64 else w.float() for w in weights]
-    squares = torch.stack([w.square().sum() for w in wide]).sum()
-    return torch.where(squares > 0, squares / (rows or weights[0].shape[0]), 1.0).rsqrt()
+    wide = torch.promote_types(weights[0].dtype, torch.float32)
+    norms = [torch.linalg.vector_norm(w.detach(), dtype=wide) for w in weights]
+    norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    rms = norm * (rows or weights[0].shape[0]) ** -0.5
+    return rms + (rms == 0)
 
 
 @dataclass(frozen=True)
@@ -148,31 +153,34 @@ class FusedNorm(nn.Module):
 
     def forward(self, y: Tensor, *weights: Tensor, bias: Tensor | None = None) -> Tensor:
         x = y.movedim(-1 - self.spatial, -1) if self.spatial else y
-        x = self._split(x)
-        pieces = list(x.split([section.length for section in self.sections], -1))
-        biases = (
-            [None] * len(pieces)
-            if bias is None
-            else self._split(bias).split([section.length for section in self.sections], -1)
-        )
+        pieces, biases = self._pieces(x), self._pieces(bias)
+        relative = any(norm.relative for norm in self.norms)
+        scale = row_rms(weights, self.norms[0].rows) if relative else None  # once for all parts
         for i, section in enumerate(self.sections):
             if section.name is not None:
-                piece = pieces[i] if biases[i] is None else pieces[i] - biases[i]
-                pieces[i] = self._normalise(piece, section, weights)
+                piece = pieces[i] if bias is None else pieces[i] - biases[i]
+                pieces[i] = self._normalise(piece, section, scale)
         x = torch.cat(pieces, -1)
         x = x.flatten(-2) if self.periods > 1 else x
         return x.movedim(-1, -1 - self.spatial) if self.spatial else x
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.periods, -1)) if self.periods > 1 else x
+    @property
+    def norms(self) -> list[Norm]:
+        return list(self.parts.values())  # type: ignore[arg-type]
 
-    def _normalise(self, piece: Tensor, section: Section, weights: Sequence[Tensor]) -> Tensor:
+    def _pieces(self, x: Tensor | None) -> list[Tensor]:
+        if x is None:
+            return []
+        x = x.unflatten(-1, (self.periods, -1)) if self.periods > 1 else x
+        return list(x.split([section.length for section in self.sections], -1))
+
+    def _normalise(self, piece: Tensor, section: Section, scale: Tensor | None) -> Tensor:
         norm = self.parts[section.name or ""]
         if section.head:
-            return norm(piece.unflatten(-1, (-1, section.head)), *weights).flatten(-2)
+            return norm(piece.unflatten(-1, (-1, section.head)), scale=scale).flatten(-2)
         if self.periods > 1:
-            return norm(piece.flatten(-2), *weights).view_as(piece)
-        return norm(piece, *weights)
+            return norm(piece.flatten(-2), scale=scale).view_as(piece)
+        return norm(piece, scale=scale)
 
     def normalised_features(self) -> set[int]:
         """Indices of the output features that a norm covers."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from nap.norms import Norm, inverse_row_rms
+from nap.norms import Norm, row_rms
 from nap.recurrent_steps import STEPS, State, scan
 
 
@@ -67,10 +67,10 @@ class _Sequence(nn.RNNBase):
         w_ih, w_hh = getattr(self, f"weight_ih_{suffix}"), getattr(self, f"weight_hh_{suffix}")
         norm_ih, norm_hh = getattr(self, f"norm_ih_{suffix}"), getattr(self, f"norm_hh_{suffix}")
         w_hr = getattr(self, f"weight_hr_{suffix}", None)
-        rms = inverse_row_rms([w_hh]).reciprocal().view(1, 1)  # all that norm_hh needs of W_hh, found once
+        scale = row_rms([w_hh])  # all that norm_hh needs of W_hh, found once
 
         def step(a: Tensor, state: State) -> State:
-            h, *rest = STEPS[self.mode](a, norm_hh(F.linear(state[0], w_hh), rms), state)
+            h, *rest = STEPS[self.mode](a, norm_hh(F.linear(state[0], w_hh), scale=scale), state)
             return (h if w_hr is None else F.linear(h, w_hr), *rest)
 
         inputs = norm_ih(F.linear(x, w_ih), w_ih).split(steps)

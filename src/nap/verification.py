@@ -132,16 +132,16 @@ def _run(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 def _leaks(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, list[str]]:
     """What each inserted norm that ran mixes; an empty list where it is sound."""
-    calls: dict[str, tuple[Norm, tuple[Any, ...]]] = {}
+    calls: dict[str, tuple[Norm, tuple[Any, ...], dict[str, Any]]] = {}
     handles = []
     for name, module in model.named_modules():
         if isinstance(module, Norm):
 
-            def keep(norm: nn.Module, inputs: tuple[Any, ...], name: str = name) -> None:
+            def keep(norm: nn.Module, inputs: Any, named: Any, name: str = name) -> None:
                 assert isinstance(norm, Norm)
-                calls[name] = norm, inputs
+                calls[name] = norm, inputs, named
 
-            handles.append(module.register_forward_pre_hook(keep))
+            handles.append(module.register_forward_pre_hook(keep, with_kwargs=True))
     try:
         _run(model, args, kwargs)
     finally:
@@ -150,14 +150,14 @@ def _leaks(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     return {name: list(_leak(*call)) for name, call in calls.items()}
 
 
-def _leak(norm: Norm, inputs: tuple[Any, ...]) -> Iterator[str]:
+def _leak(norm: Norm, inputs: tuple[Any, ...], named: dict[str, Any]) -> Iterator[str]:
     """Moves one sample, and one position, of what the norm was given: what else moves?"""
     y, *weights = inputs
     y = y.detach()
     features = y.ndim - 1 - (0 if norm.layout == "features" else norm.spatial)
     apart = [d for d in range(y.ndim) if d != features and (norm.layout != "sample" or d < features)]
     with torch.no_grad():
-        before = norm(y, *weights)
+        before = norm(y, *weights, **named)
         for axis in apart:
             if y.shape[axis] < 2:
                 continue
@@ -167,5 +167,5 @@ def _leak(norm: Norm, inputs: tuple[Any, ...]) -> Iterator[str]:
                 torch.linspace(0, 1, one.numel(), dtype=y.dtype, device=y.device).view_as(one)
             )
             rest = (axis, 1, y.shape[axis] - 1)
-            if not torch.equal(before.narrow(*rest), norm(moved, *weights).narrow(*rest)):
+            if not torch.equal(before.narrow(*rest), norm(moved, *weights, **named).narrow(*rest)):
                 yield f"mixes what lies along axis {axis} of its input"
