@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 from torch.testing import assert_close
 
 from nap import recurrent
-from nap.norms import EPS, Norm
+from nap.norms import EPS, Eps, Norm
 from nap.recurrent import normalize_recurrent_
 
 INPUT, HIDDEN, TIME, BATCH = 3, 4, 5, 3
@@ -54,9 +54,9 @@ def plain(kind: str, seed: int = 0, **options) -> Any:
     return make(INPUT, HIDDEN, dtype=torch.float64, **own, **options)
 
 
-def normalized(kind: str, seed: int = 0, *, centre: bool = True, **options) -> Any:
+def normalized(kind: str, seed: int = 0, *, centre: bool = True, eps: Eps = "relative", **options) -> Any:
     module = plain(kind, seed, **options)
-    normalize_recurrent_(module, centre=centre)
+    normalize_recurrent_(module, centre=centre, eps=eps)
     return module
 
 
