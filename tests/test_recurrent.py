@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 from torch.testing import assert_close
 
 from nap import recurrent
-from nap.norms import EPS, Eps, Norm
+from nap.norms import Eps, Norm
 from nap.recurrent import normalize_recurrent_
 
 INPUT, HIDDEN, TIME, BATCH = 3, 4, 5, 3
@@ -155,14 +155,17 @@ def test_input_and_hidden_weights_are_scale_invariant(kind, factor, centre):
 
 
 @each_kind
-def test_weight_gradients_are_orthogonal_to_the_weights(kind):
+def test_weight_gradients_scale_as_one_over_the_weight(kind):
+    """∇f(cW) = ∇f(W)/c, for each weight by itself."""
     module = normalized(kind)
-    run(module).square().sum().backward()
-    for name, parameter in module.named_parameters():
-        if name.startswith(("weight_ih", "weight_hh")):
-            cosine = torch.cosine_similarity(parameter.flatten(), parameter.grad.flatten(), dim=0)
-            assert abs(cosine) < 10 * EPS  # eps is the only thing that does not scale
-            assert parameter.grad.norm() > 1e-6
+    weights = {n: p for n, p in module.named_parameters() if n.startswith(("weight_ih", "weight_hh"))}
+    before = torch.autograd.grad(run(module).square().sum(), list(weights.values()))
+    for parameter, gradient in zip(weights.values(), before, strict=True):
+        parameter.data.mul_(3.0)
+        (after,) = torch.autograd.grad(run(module).square().sum(), parameter)
+        parameter.data.div_(3.0)
+        assert gradient.norm() > 1e-6
+        torch.testing.assert_close(3.0 * after, gradient, rtol=1e-9, atol=1e-12)
 
 
 def test_the_pre_activations_are_normalised_over_all_gates():
