@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from nap.attention import NormalizedMultiheadAttention, normalize_attention_
 
 WIDTH, HEADS, BATCH, QUERIES, KEYS = 8, 2, 3, 5, 5
+from nap.norms import Eps
 
 
 class NoNorm(nn.Module):
@@ -30,9 +31,9 @@ def attention(seed: int = 0, **options) -> nn.MultiheadAttention:
     return mha
 
 
-def normalized(seed: int = 0, **options) -> NormalizedMultiheadAttention:
+def normalized(seed: int = 0, *, eps: Eps = "relative", **options) -> NormalizedMultiheadAttention:
     mha = attention(seed, **options)
-    normalize_attention_(mha)
+    normalize_attention_(mha, eps=eps)
     assert isinstance(mha, NormalizedMultiheadAttention)
     return mha
 
@@ -186,7 +187,7 @@ def test_query_and_key_biases_are_zero_and_stay_zero_while_training():
 
 
 def test_the_gradient_is_right():
-    mha = normalized(add_bias_kv=True, kdim=6, vdim=10)
+    mha = normalized(eps=1e-5, add_bias_kv=True, kdim=6, vdim=10)  # a relative eps counts as a constant
     x = [t[:3, :1].requires_grad_() for t in inputs(mha, "time first")]
     names, values = zip(*mha.named_parameters(), strict=True)
 

@@ -232,7 +232,7 @@ def test_a_gate_beside_queries_and_keys_is_normalised_as_a_gate():
     nap.normalize_(model, TOKENS)
     parts = model.all.nap_norm.parts
     assert {name: (norm.width, norm.centre) for name, norm in parts.items()} == {
-        "q": (4, False), "k": (4, False), "gate": (16, True),
+        "q": (4, False), "k": (4, False), "part": (16, True),
     }  # fmt: skip
     nap.verify(model, TOKENS)
 

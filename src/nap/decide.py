@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -98,14 +99,17 @@ def _parts(want: Want, width: int) -> tuple[int, tuple[Section, ...]]:
         return 1, ()
     labels: list[tuple[str, int] | None] = [None] * width
     for index in want.part:
-        labels[index] = ("gate", 0)
+        labels[index] = ("part", 0)
     for name, groups in want.heads.items():
         for group in groups:
             if max(group) - min(group) + 1 != len(group):
                 raise LayoutError("the features of one head are not next to each other")
             for index in group:
                 labels[index] = (name, len(group))
-    return sections(width, labels)
+    periods, parts = sections(width, labels)
+    if sum(part.name == "part" for part in parts) > 1:  # what lies apart is normalised apart
+        parts = tuple(replace(p, name=f"part{i}") if p.name == "part" else p for i, p in enumerate(parts))
+    return periods, parts
 
 
 def _own_parameters(model: nn.Module, module: nn.Module) -> dict[str, str]:

@@ -112,7 +112,7 @@ def _subclass(decision: Decision, site: str, *plain: type[nn.Module]) -> bool:
 
 def _meeting(decision: Decision, flow: Flow, meeting: Meeting) -> None:
     attention = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
-    for carry in sorted(meeting.carry, key=lambda c: (c.site, c.call)):
+    for carry in sorted(meeting.carry, key=lambda c: (*c.key, c.product or ())):
         if decision.excluded(carry.site):
             continue
         if not meeting.hidden:
@@ -154,7 +154,7 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
     want.batch_norm |= carry.batch_norm
     if heads is not None and carry.product is not None:
         side = carry.product[1]
-        want.reasons[f"is a {('query', 'key')[side]} of {meeting.operation}"] = None
+        want.reasons[f"is the {('query', 'key')[side]} in {meeting.operation}"] = None
         want.heads.setdefault("qk"[side], set()).update(heads.groups)
         size = len(heads.groups[0]) ** 0.5
         temperature = meeting.temperature * _other_gains(meeting, heads.gain)

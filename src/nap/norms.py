@@ -182,6 +182,9 @@ class FusedNorm(nn.Module):
             return norm(piece.flatten(-2), scale=scale).view_as(piece)
         return norm(piece, scale=scale)
 
+    def covers_all(self) -> bool:
+        return all(section.name is not None for section in self.sections)
+
     def normalised_features(self) -> set[int]:
         """Indices of the output features that a norm covers."""
         period = sum(section.length for section in self.sections)

@@ -77,11 +77,15 @@ class Placement:
         if self.action in ("normalise attention", "normalise recurrence"):
             return self.action
         kind = "LayerNorm" if self.centre else "RMSNorm"
-        parts = [f"{s.name}{f' per head of {s.head}' if s.head else ''}" for s in self.sections if s.name]
-        over = f" of {', '.join(dict.fromkeys(parts))}" if parts else ""
-        where = "input" if self.action == "normalise input" else "output"
-        bias = ", bias removed" if self.remove or self.zero or self.subtract else ""
-        return f"{kind} on its {where}{over}{bias}"
+        where = "its input" if self.action == "normalise input" else "its output"
+        heads = {s.name: s.head for s in self.sections if s.name and s.head}
+        done = [f"RMSNorm on {' and '.join(heads)}, per head of {max(heads.values())}"] if heads else []
+        if part := sum(s.length for s in self.sections if s.name and not s.head) * self.periods:
+            done.append(f"{kind} on {part} of its {self.width} features")
+        text = "; ".join(str(d) for d in done) or f"{kind} on {where}"
+        if self.subtract:
+            return f"{text}, bias cancelled there"
+        return f"{text}, bias removed" if self.remove or self.zero else text
 
 
 @dataclass(frozen=True)

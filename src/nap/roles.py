@@ -9,6 +9,7 @@ from torch import nn
 
 from nap.flow.homogeneity import NEAR
 from nap.flow.record import Flow
+from nap.norms import CHILD, FusedNorm
 from nap.weights import Role, Weight, WeightTable
 
 _CARE = (Role.UNUSED, Role.SCALE_INVARIANT, Role.NORMALISED)  # from the freest claim to the most careful
@@ -57,4 +58,7 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         return replace(shape, role=Role.OUTPUT, reason="reaches the output with no norm after it")
     if sinks == {"linear"}:
         return replace(shape, role=Role.CHAIN, reason="feeds another weight linearly")
+    norms = [getattr(model.get_submodule(site), CHILD, None) for site in sites]
+    if any(isinstance(norm, FusedNorm) and not norm.covers_all() for norm in norms):
+        return replace(shape, reason="only a part of its output has a norm of its own")
     return replace(shape, reason="normalised together with other terms of a sum")

@@ -50,6 +50,7 @@ REFUSED = {
     "ecaresnet26t": r"se\.conv: .* one feature",
     "davit_tiny": "runs over positions, not over features",  # attention between channels
     "beit_base_patch16_224": r"qkv\.weight: .* no place to hang a norm",  # F.linear(x, self.qkv.weight)
+    "gcvit_xxtiny": r"conv_pw: which of its features reach softmax is unclear",  # pooled over and over
     "swin_t": r"qkv\.weight: .* no place to hang a norm",
 }
 TORCHVISION: dict[str, int] = {

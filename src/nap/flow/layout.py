@@ -17,6 +17,7 @@ from torch import Tensor
 from nap.norms import Section
 
 _LABELLINGS, _TOLERANCE = 3, 1e-3  # chance that two of 100 heads are taken for one: about 4e-5
+_MOST_POSITIONS = 256
 _CUT = "the path back to the layer is cut (no_grad or detach)"
 
 
@@ -49,34 +50,44 @@ def head_groups(operand: Tensor, contracted: int, output: Tensor, axis: int) -> 
     rows = operand.movedim(contracted, -1)
     noise = _noise(rows[(0,) * (rows.ndim - 1)])
     plain = _features_last(_gradient(rows, output, noise.expand_as(rows)), axis)
-    position = int((plain != 0).sum(-1).argmax())
-    features = plain[position].nonzero().flatten()
-    if len(features) < int((plain != 0).any(0).sum()):
-        raise LayoutError("no position of the example input takes part in every head")
     marks = []
     for seed in range(1, _LABELLINGS + 1):
         labels = _noise(rows[..., 0], seed).unsqueeze(-1) * noise
-        pulled = _features_last(_gradient(rows, output, labels), axis)
-        marks.append(pulled[position, features] / plain[position, features])
-    groups = _alike(features.tolist(), torch.stack(marks, -1))
+        marks.append(_features_last(_gradient(rows, output, labels), axis) / plain)
+    groups = _alike(plain != 0, torch.stack(marks, -1))
     sizes = {len(group) for group in groups}
     if len(sizes) != 1:
         raise LayoutError(f"heads of {sorted(sizes)} features")
     if max(sizes) < rows.shape[-1] and _positions_of_a_row(rows, output, axis) > 1:
         raise LayoutError("the product runs over positions, not over features")
-    return Heads(groups, float(plain[position].norm() / noise[: max(sizes)].norm() / len(groups) ** 0.5))
+    gain = plain.norm(dim=-1).max() / noise[: max(sizes)].norm() / len(groups) ** 0.5
+    return Heads(groups, float(gain))
 
 
-def _alike(features: list[int], marks: Tensor) -> tuple[frozenset[int], ...]:
-    """Features with the same marks, as groups in the order of their first feature."""
-    groups = []
-    left = torch.ones(len(features), dtype=torch.bool, device=marks.device)
-    while left.any():
-        first = int(left.nonzero()[0])
-        same = left & ((marks - marks[first]).abs() <= _TOLERANCE * marks[first].abs()).all(-1)
-        groups.append(frozenset(features[i] for i in same.nonzero().flatten().tolist()))
-        left = left & ~same
-    return tuple(groups)
+def _alike(reached: Tensor, marks: Tensor) -> tuple[frozenset[int], ...]:
+    """Features that have the same marks at some position (the first axis), joined into groups.
+
+    One position tells all heads apart, unless pooling has picked features from several.
+    """
+    everything = reached.any(0)
+    head = torch.arange(reached.shape[1], device=reached.device)  # a number for each feature's group
+    covered = torch.zeros_like(everything)
+    for position in reached.sum(-1).argsort(descending=True, stable=True)[:_MOST_POSITIONS].tolist():
+        left = reached[position].clone()
+        while left.any():
+            first = int(left.nonzero()[0])
+            here = marks[position]
+            same = left & ((here - here[first]).abs() <= _TOLERANCE * here[first].abs()).all(-1)
+            joined = torch.isin(head, head[same])
+            head = torch.where(joined, head[same].min(), head)
+            left = left & ~same
+        covered = covered | reached[position]
+        if reached[position].equal(everything):
+            break
+    if not covered.equal(everything):
+        raise LayoutError("the example input is too small to tell the heads apart")
+    found = head[everything].unique().tolist()
+    return tuple(frozenset((everything & (head == h)).nonzero().flatten().tolist()) for h in found)
 
 
 def _positions_of_a_row(rows: Tensor, output: Tensor, axis: int) -> int:

@@ -129,7 +129,7 @@ class Recorder(TorchFunctionMode):
 
     def _unite(self, frame: Frame, output: Tensor, value: Value) -> Value:
         """A module that is linear in its producers (noisy layers, LoRA) counts as one producer."""
-        inner = [self.flow.uses[c.key] for c in value.carry]
+        inner = [self.flow.uses[c.key] for c in sorted(value.carry, key=lambda c: c.key)]
         self.operations += 1
         united = Carry(frame.site, frame.call, self.operations)
         self.flow.uses[united.key] = Use(

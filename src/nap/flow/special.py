@@ -50,7 +50,7 @@ def _follow_norm(
     rec: Recorder, module: Norm | FusedNorm, frame: Frame, args: Sequence[Any], output: Tensor
 ) -> None:
     value = rec.value(args[0])
-    whole = isinstance(module, Norm) or all(s.name for s in module.sections)
+    whole = isinstance(module, Norm) or module.covers_all()
     norms = [m for m in module.modules() if isinstance(m, Norm)]
     degrees = homogeneity.of_norm(value.degrees, _exact(rec, value, norms, args[1:]))
     affine = {}
