@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from nap.attention import NormalizedMultiheadAttention, normalize_attention_
+from nap.norms import Eps
 
 WIDTH, HEADS, BATCH, QUERIES, KEYS = 8, 2, 3, 5, 5
-from nap.norms import Eps
 
 
 class NoNorm(nn.Module):
