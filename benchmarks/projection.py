@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nap.sphere import norms_of, project_tensors_
+from nap.projection.sphere import norms_of, project_tensors_
 
 
 def transformer_shapes(layers: int, width: int, vocabulary: int) -> list[tuple[int, int]]:

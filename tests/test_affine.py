@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
-from nap.affine import apply_, decay_scale_offset, joint_scale_offset
+from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
 
 F64 = torch.float64
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from nap.attention import NormalizedMultiheadAttention, normalize_attention_
-from nap.norms import Eps
+from nap.norms.attention import NormalizedMultiheadAttention, normalize_attention_
+from nap.norms.norm import Eps
 
 WIDTH, HEADS, BATCH, QUERIES, KEYS = 8, 2, 3, 5, 5
 

@@ -15,7 +15,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.utils.checkpoint import checkpoint
 
 import nap
-from nap.norms import Norm
+from nap.norms.norm import Norm
 from small_nets import NETS, every_net, mlp
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from nap import diagnostics as d
-from nap.learning_rate import effective_learning_rates
+from nap.rates.learning_rate import effective_learning_rates
 
 OF_FEATURES = [
     d.linearized_units,

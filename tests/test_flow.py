@@ -14,7 +14,7 @@ from nap.flow import homogeneity
 from nap.flow.homogeneity import MIXED, NEAR, Degrees
 from nap.flow.recorder import Recorder, record
 from nap.flow.values import held_tensors
-from nap.norms import Norm
+from nap.norms.norm import Norm
 
 WEIGHTS = 3
 GUARD = 1e-12  # the absolute eps of the norms below: far under the values that they get

@@ -12,8 +12,8 @@ from torch import nn
 
 import nap
 from nap import inspection
+from nap.conversion.placement import Plan
 from nap.lab.cli import BAD_USAGE, FINE, PROBLEMS, main
-from nap.placement import Plan
 
 SOURCE = """
 import torch

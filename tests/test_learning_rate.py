@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nap.learning_rate import (
+from nap.rates.learning_rate import (
     Update,
     effective_learning_rates,
     effective_lr,

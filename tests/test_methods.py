@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
+from nap.conversion.normalize import normalize_
 from nap.methods import (
     L2,
     ConcatenatedReLU,
@@ -27,8 +28,7 @@ from nap.methods import (
 )
 from nap.methods.draws import fresh_like, normal_like
 from nap.methods.resets import activity_of, reset_units_
-from nap.normalize import normalize_
-from nap.project import Projector
+from nap.projection.project import Projector
 from nap.weights import Role
 
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nap
-from nap import surgery
-from nap.norms import Norm
+from nap.conversion import surgery
+from nap.norms.norm import Norm
 from small_nets import every_net, mlp
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nap.norms import EPS, FusedNorm, Norm, Section, row_rms
+from nap.norms.norm import EPS, FusedNorm, Norm, Section, row_rms
 
 quick = settings(deadline=None, max_examples=25)
 scales = st.floats(1e-6, 1e6)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd.functional import jacobian
 
-from nap.learning_rate import Update, effective_lr
+from nap.rates.learning_rate import Update, effective_lr
 
 scales = st.floats(1e-3, 1e3)
 quick = settings(deadline=None, max_examples=25)

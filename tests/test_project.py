@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from nap.project import Projector
+from nap.projection.project import Projector
 from nap.weights import PLAN_ATTRIBUTE, Role, Weight, WeightTable
 
 F64 = torch.float64

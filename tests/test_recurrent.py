@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, unpack_sequence
 from torch.testing import assert_close
 
-from nap import recurrent
-from nap.norms import Eps, Norm
-from nap.recurrent import normalize_recurrent_
+from nap.norms import recurrent
+from nap.norms.norm import Eps, Norm
+from nap.norms.recurrent import normalize_recurrent_
 
 INPUT, HIDDEN, TIME, BATCH = 3, 4, 5, 3
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-12}

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nap
-from nap.norms import Norm
-from nap.placement import Placement
+from nap.conversion.placement import Placement
+from nap.norms.norm import Norm
 
 X = torch.linspace(-1, 1, 16).sin().reshape(2, 8)
 TOKENS = torch.linspace(-3, 3, 160).cos().reshape(2, 5, 16)

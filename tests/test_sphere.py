@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
-from nap.sphere import norms_like, norms_of, project_tensors_
+from nap.projection.sphere import norms_like, norms_of, project_tensors_
 
 F64 = torch.float64
 

@@ -12,10 +12,10 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
 import nap
-from nap.implicit import ImplicitSchedule
-from nap.learning_rate import Update, effective_learning_rates, per_weight_groups
+from nap.rates.implicit import ImplicitSchedule
+from nap.rates.learning_rate import Update, effective_learning_rates, per_weight_groups
+from nap.rates.twins import TwinPair
 from nap.schedules import linear
-from nap.twins import TwinPair
 
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, MakeOptimizer] = {

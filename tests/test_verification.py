@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nap
-from nap.norms import Norm
-from nap.verification import relative_change
+from nap.conversion.verification import relative_change
+from nap.norms.norm import Norm
 
 X = torch.linspace(-2, 2, 24).sin().reshape(3, 8)
 

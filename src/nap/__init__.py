@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nap import diagnostics, schedules
-    from nap.implicit import ImplicitSchedule
-    from nap.learning_rate import effective_learning_rates, global_effective_learning_rate
-    from nap.normalize import normalize_, plan
-    from nap.placement import Plan
-    from nap.project import Projector
-    from nap.twins import TwinPair
-    from nap.verification import verify
+    from nap.conversion.normalize import normalize_, plan
+    from nap.conversion.placement import Plan
+    from nap.conversion.verification import verify
+    from nap.projection.project import Projector
+    from nap.rates.implicit import ImplicitSchedule
+    from nap.rates.learning_rate import effective_learning_rates, global_effective_learning_rate
+    from nap.rates.twins import TwinPair
     from nap.weights import Role, weight_groups
 
 __all__ = [
@@ -38,16 +38,16 @@ __all__ = [
 ]
 
 _MODULE = {
-    "ImplicitSchedule": "implicit",
-    "Plan": "placement",
-    "Projector": "project",
+    "ImplicitSchedule": "rates.implicit",
+    "Plan": "conversion.placement",
+    "Projector": "projection.project",
     "Role": "weights",
-    "TwinPair": "twins",
-    "effective_learning_rates": "learning_rate",
-    "global_effective_learning_rate": "learning_rate",
-    "normalize_": "normalize",
-    "plan": "normalize",
-    "verify": "verification",
+    "TwinPair": "rates.twins",
+    "effective_learning_rates": "rates.learning_rate",
+    "global_effective_learning_rate": "rates.learning_rate",
+    "normalize_": "conversion.normalize",
+    "plan": "conversion.normalize",
+    "verify": "conversion.verification",
     "weight_groups": "weights",
 }
 

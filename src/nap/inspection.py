@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nap.normalize import normalize_, plan
-from nap.placement import Plan
-from nap.project import ProjectionPlan, Projector
+from nap.conversion.normalize import normalize_, plan
+from nap.conversion.placement import Plan
+from nap.projection.project import ProjectionPlan, Projector
 
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype

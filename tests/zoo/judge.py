@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import nap
-from nap.norms import Norm
+from nap.norms.norm import Norm
 
 from .checks import after_conversion, invariance_errors
 from .entry import Entry

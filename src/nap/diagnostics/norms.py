@@ -8,7 +8,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor, nn
 
-from nap.sphere import norms_of
+from nap.projection.sphere import norms_of
 
 Tensors = nn.Module | Mapping[str, Tensor]
 

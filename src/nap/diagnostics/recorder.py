@@ -14,7 +14,7 @@ from nap.diagnostics.norms import gradient_norm, parameter_norm
 from nap.diagnostics.probing import evaluating
 from nap.diagnostics.rank import feature_rank
 from nap.diagnostics.units import dead_units, dormant_units, linearized_units
-from nap.learning_rate import effective_learning_rates
+from nap.rates.learning_rate import effective_learning_rates
 
 PENULTIMATE = "penultimate"
 _CONVOLUTIONS = (nn.modules.conv._ConvNd,)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nap.norms import Section
+from nap.norms.norm import Section
 
 _LABELLINGS, _TOLERANCE = 3, 1e-3  # chance that two of 100 heads are taken for one: about 4e-5
 _MOST_POSITIONS = 256

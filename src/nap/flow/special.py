@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from nap.attention import NormalizedMultiheadAttention
 from nap.flow import homogeneity
 from nap.flow.homogeneity import MIXED
 from nap.flow.record import Frame, Use
 from nap.flow.values import NO_CARRY, Value, merge, tensors_in
-from nap.norms import FusedNorm, Norm
-from nap.recurrent import NORMALIZED
+from nap.norms.attention import NormalizedMultiheadAttention
+from nap.norms.norm import FusedNorm, Norm
+from nap.norms.recurrent import NORMALIZED
 
 if TYPE_CHECKING:
     from nap.flow.recorder import Recorder

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from nap.diagnostics.activations import ACTIVATIONS
 from nap.diagnostics.probing import as_arguments, forked_random_state
-from nap.norms import Norm
+from nap.norms.norm import Norm
 
 PRODUCERS = (nn.Linear, nn.modules.conv._ConvNd)
 _NORMS = (Norm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)

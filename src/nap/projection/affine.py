@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nap.sphere import factors_to, is_sharded, norms_over, replicated_like
+from nap.projection.sphere import factors_to, is_sharded, norms_over, replicated_like
 
 Pair = tuple[Tensor | None, Tensor | None]
 Rule = Callable[..., Pair]

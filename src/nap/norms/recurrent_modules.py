@@ -1,4 +1,4 @@
-"""torch's recurrent modules with a norm on W_ih·x and one on W_hh·h: what they are is in `nap.recurrent`."""
+"""torch's recurrent modules with a norm on W_ih·x and one on W_hh·h; see `nap.norms.recurrent`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from nap.norms import Norm, row_rms
-from nap.recurrent_steps import STEPS, State, scan
+from nap.norms.norm import Norm, row_rms
+from nap.norms.recurrent_steps import STEPS, State, scan
 
 
 class _Sequence(nn.RNNBase):

@@ -4,7 +4,7 @@ A projected run follows a free one if its rates fall as the free norms grow. Wit
 the norm that projection keeps and W the free weight, the projected weight is c·W and its gradient g/c.
 Definition 1 then asks for lr·cᵖ, p = 2 for raw gradients and 1 for normalised updates.
 
-That is exact for optimizers without memory. For the others, see `nap.twins`.
+That is exact for optimizers without memory. For the others, see `nap.rates.twins`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from nap.learning_rate import Update, matrix_like, update_of
+from nap.projection.sphere import norms_of
+from nap.projection.updates import was_real
+from nap.rates.learning_rate import Update, matrix_like, update_of
 from nap.schedules import Schedule, Value
-from nap.sphere import norms_of
-from nap.updates import was_real
 
 Mode = Literal["per-layer", "global"]
 
@@ -85,7 +85,7 @@ class ImplicitSchedule:
         """A torch scheduler that multiplies the rates of `optimizer` as the free run's norms would.
 
         Mode "per-layer" needs an optimizer with a group to each weight, made from
-        `nap.learning_rate.per_weight_groups(model)`; groups without a recorded weight keep their rate.
+        `nap.rates.learning_rate.per_weight_groups(model)`; groups without a recorded weight keep their rate.
         """
         curves = self.curves(mode=mode, update=update_of(optimizer) if update is None else update)
         if mode == "global":
@@ -94,7 +94,7 @@ class ImplicitSchedule:
         if max(map(len, names)) > 1 or set().union(*names) != set(self.names):
             raise ValueError(
                 f"{type(optimizer).__name__} has no group of its own for each of {self.names}; make it "
-                f"from nap.learning_rate.per_weight_groups(model), or use mode='global'"
+                f"from nap.rates.learning_rate.per_weight_groups(model), or use mode='global'"
             )
         constant = np.ones(1)
         return Schedule(optimizer, [self._follow(curves[n.pop()] if n else constant) for n in names])

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from nap.sphere import norms_of
+from nap.projection.sphere import norms_of
 from nap.weights import WEIGHT_ROLES, Role, Weight, WeightTable
 
 Action = Literal["project", "joint", "decay", "free"]

@@ -12,11 +12,11 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from nap.attention import NormalizedMultiheadAttention, normalize_attention_
+from nap.conversion.placement import Placement, Plan
 from nap.flow.special import NORMALIZED_RECURRENT
-from nap.norms import CHILD, HOOK, FusedNorm, Norm, Source, normalise_input, normalise_output
-from nap.placement import Placement, Plan
-from nap.recurrent import normalize_recurrent_
+from nap.norms.attention import NormalizedMultiheadAttention, normalize_attention_
+from nap.norms.norm import CHILD, HOOK, FusedNorm, Norm, Source, normalise_input, normalise_output
+from nap.norms.recurrent import normalize_recurrent_
 from nap.weights import PLAN_ATTRIBUTE
 
 _TABLES = frozenset(key for key, value in vars(nn.Module()).items() if isinstance(value, dict))

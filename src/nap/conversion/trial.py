@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from nap.conversion.placement import Note
 from nap.flow.record import Flow
 from nap.flow.recorder import record
-from nap.placement import Note
 
 Example = tuple[tuple[Any, ...], Mapping[str, Any]]  # positional and named inputs
 

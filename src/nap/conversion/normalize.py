@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from nap.decide import decide
-from nap.needs import Decision
-from nap.norms import Eps
-from nap.placement import Options, Plan, Problem
-from nap.roles import roles
-from nap.surgery import apply_
-from nap.trial import examples_of, record_all, trial_copy
+from nap.conversion.decide import decide
+from nap.conversion.needs import Decision
+from nap.conversion.placement import Options, Plan, Problem
+from nap.conversion.roles import roles
+from nap.conversion.surgery import apply_
+from nap.conversion.trial import examples_of, record_all, trial_copy
+from nap.norms.norm import Eps
 
 _MOST_ROUNDS = 3  # conversions until planning again finds nothing
 

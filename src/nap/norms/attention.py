@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nap.norms import HOOK, Eps, Norm
+from nap.norms.norm import HOOK, Eps, Norm
 
 
 def normalize_attention_(mha: nn.MultiheadAttention, *, scale: bool = True, eps: Eps = "relative") -> None:

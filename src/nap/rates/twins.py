@@ -1,7 +1,7 @@
 """A free network and its projected twin, side by side (§4.1).
 
 With c = ρ/‖W‖, the projected weight is c·W and its gradient g/c. The rate lr·cᵖ of Definition 1 (see
-`nap.implicit`) is exact only for optimizers without memory. Momentum and Adam keep sums of past
+`nap.rates.implicit`) is exact only for optimizers without memory. Momentum and Adam keep sums of past
 gradients, each taken at another norm, and Adam's eps compares gradients with a constant. Feed
 c·(g/c) = g instead: the state is then the free twin's, so is its update u, and lr·c gives
 c·W − lr·c·u = c·(W − lr·u), the free twin's next weight up to its norm. Weight decay λ, inside or
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nap.diagnostics.probing import forked_random_state
-from nap.implicit import norms_by_name, on_host, rate_multipliers, usable_norms
-from nap.learning_rate import Update, matrix_like, per_weight_groups, update_of
-from nap.sphere import norms_of, project_tensors_
+from nap.projection.sphere import norms_of, project_tensors_
+from nap.rates.implicit import norms_by_name, on_host, rate_multipliers, usable_norms
+from nap.rates.learning_rate import Update, matrix_like, per_weight_groups, update_of
 from nap.weights import Role, weight_groups
 
 Loss = Callable[[nn.Module], Tensor]

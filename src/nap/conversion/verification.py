@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from nap.conversion.normalize import plan
+from nap.conversion.trial import detached_copy, examples_of, fixed_randomness
 from nap.flow.values import held_tensors
-from nap.normalize import plan
-from nap.norms import CHILD, Norm, normalise_input, normalise_output
-from nap.trial import detached_copy, examples_of, fixed_randomness
+from nap.norms.norm import CHILD, Norm, normalise_input, normalise_output
 from nap.weights import PLAN_ATTRIBUTE, Role, weight_groups
 
 EXACT = 1e-9  # relative change of the output, in float64, that counts as none

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from nap.norms import Eps, Layout, Section
+from nap.norms.norm import Eps, Layout, Section
 from nap.weights import WeightTable
 
 Action = Literal["normalise output", "normalise input", "normalise attention", "normalise recurrence"]

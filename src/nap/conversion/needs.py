@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from nap.conversion.placement import Note, Options, Placement, Problem
 from nap.flow.operations import Kind
 from nap.flow.record import Flow, Meeting, Use
 from nap.flow.values import Carry
-from nap.norms import CHILD, EPS, FusedNorm
-from nap.placement import Note, Options, Placement, Problem
-from nap.recurrent import NORMALIZED
+from nap.norms.norm import CHILD, EPS, FusedNorm
+from nap.norms.recurrent import NORMALIZED
 
 
 @dataclass

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from nap.sphere import norms_of
+from nap.projection.sphere import norms_of
 from nap.weights import WEIGHT_ROLES, Weight, weight_groups
 
 Number = TypeVar("Number", float, Tensor)

@@ -20,8 +20,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from nap.norms import Eps, Norm
-from nap.recurrent_modules import (
+from nap.norms.norm import Eps, Norm
+from nap.norms.recurrent_modules import (
     NormalizedGRU,
     NormalizedGRUCell,
     NormalizedLSTM,

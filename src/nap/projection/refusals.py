@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from nap.projection_plan import NamePair, ProjectionPlan, pairs_of
-from nap.sphere import norms_of
+from nap.projection.plan import NamePair, ProjectionPlan, pairs_of
+from nap.projection.sphere import norms_of
 from nap.weights import Role, Weight, WeightTable
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from nap.conversion.needs import Decision, Want, gather, refuse_width
+from nap.conversion.placement import Options, Placement
 from nap.flow.layout import LayoutError, sections
 from nap.flow.record import Flow
-from nap.needs import Decision, Want, gather, refuse_width
-from nap.norms import EPS, Layout, Section
-from nap.placement import Options, Placement
+from nap.norms.norm import EPS, Layout, Section
 
 _PLAIN = (nn.Linear, nn.modules.conv._ConvNd)  # their bias may simply become None
 

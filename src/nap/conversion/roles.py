@@ -9,7 +9,7 @@ from torch import nn
 
 from nap.flow.homogeneity import NEAR
 from nap.flow.record import Flow
-from nap.norms import CHILD, FusedNorm
+from nap.norms.norm import CHILD, FusedNorm
 from nap.weights import Role, Weight, WeightTable
 
 _CARE = (Role.UNUSED, Role.SCALE_INVARIANT, Role.NORMALISED)  # from the freest claim to the most careful

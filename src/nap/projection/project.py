@@ -1,7 +1,7 @@
 """Step 2 of NaP: weights go back to the norm they started with, after every update or every k-th.
 
-`Projector` carries the rules of `nap.sphere` and `nap.affine` to a model and its optimizers. What it
-does to each parameter is decided in `nap.projection_plan`, what it refuses in `nap.projection_refusals`.
+`Projector` carries the rules of `sphere` and `affine` to a model and its optimizers. What it does to
+each parameter is decided in `plan`, what it refuses in `refusals`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from nap.affine import apply_, decay_scale_offset, joint_scale_offset
-from nap.projection_plan import Excluded, ProjectionPlan, decide, names_in, norms_to_keep, pairs_of
-from nap.projection_refusals import (
+from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
+from nap.projection.plan import Excluded, ProjectionPlan, decide, names_in, norms_to_keep, pairs_of
+from nap.projection.refusals import (
     check_fit,
     check_joint,
     check_options,
@@ -26,8 +26,8 @@ from nap.projection_refusals import (
     readable_parameters,
     refuse,
 )
-from nap.sphere import norms_like, project_tensors_
-from nap.updates import AfterStep, unwrapped
+from nap.projection.sphere import norms_like, project_tensors_
+from nap.projection.updates import AfterStep, unwrapped
 from nap.weights import weight_groups
 
 

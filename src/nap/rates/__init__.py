@@ -1,0 +1,1 @@
+"""Effective learning rates: measured, made explicit, and compared between twins."""
