@@ -161,3 +161,23 @@ def test_checkpointed_inside_and_out(reentrant):
     (expected,) = torch.autograd.grad(model.body(model.first(x)).sum(), [model.body[0].weight])
     model(x).sum().backward()
     torch.testing.assert_close(model.body[0].weight.grad, expected)
+
+
+def test_a_checkpoint_from_before_the_conversion_revives_no_bias():
+    class Transposed(nn.Module):
+        """A layer that cannot do without its bias, as those of GPT-2."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.randn(4, 8)), nn.Parameter(torch.randn(8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.addmm(self.bias, x, self.weight)
+
+    model = nn.Sequential(Transposed(), nn.ReLU(), nn.Linear(8, 2))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    nap.normalize_(model, torch.randn(2, 4))
+    model.load_state_dict(before, strict=False)
+    assert not model.get_parameter("0.bias").any()
+    assert torch.equal(model.get_parameter("0.weight"), before["0.weight"])
+    assert nap.verify(model, torch.randn(2, 4)).scale_invariant == 1

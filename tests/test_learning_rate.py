@@ -1,13 +1,13 @@
 """Effective learning rates: Definition 1, read from real models and optimizers."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nap.conversion.placement import Plan
 from nap.rates.learning_rate import (
     Update,
     effective_learning_rates,
@@ -155,7 +155,7 @@ def test_stacked_experts_have_a_rate_each():
     sizes = torch.tensor([1.0, 10.0]).reshape(2, 1, 1)
     model.register_parameter("experts", nn.Parameter(sizes * torch.ones(2, 3, 3)))
     rows = WeightTable({"experts": Weight("experts", Role.SCALE_INVARIANT, stacked=1)})
-    setattr(model, PLAN_ATTRIBUTE, SimpleNamespace(weights=rows))
+    setattr(model, PLAN_ATTRIBUTE, Plan(weights=rows))
     rates = effective_learning_rates(model, torch.optim.Adam(model.parameters(), lr=3.0))
     assert rates == pytest.approx({"experts[0]": 1.0, "experts[1]": 0.1})
 

@@ -266,3 +266,23 @@ def test_half_precision_models_get_the_plan_of_their_full_precision_twin(dtype: 
     assert nap.normalize_(half, x.to(dtype)) == nap.plan(full, x)
     assert {p.dtype for p in half.parameters()} == {dtype}
     assert half(x.to(dtype)).isfinite().all()
+
+
+def test_names_that_match_nothing_are_errors_with_a_hint() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    with pytest.raises(ValueError, match="allow names 'typo', which is no problem"):
+        nap.plan(net, torch.randn(2, 4), allow=["typo"])
+    named = nn.ModuleDict({"encoder": net})
+    named.forward = named["encoder"].forward
+    with pytest.raises(ValueError, match="did you mean 'encoder'"):
+        nap.plan(named, torch.randn(2, 4), exclude=["encodr"])
+
+
+def test_a_model_without_a_forward_is_told_what_to_do() -> None:
+    class Agent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.actor = nn.Linear(4, 2)
+
+    with pytest.raises(ValueError, match="convert the parts of it that can"):
+        nap.plan(Agent(), torch.randn(2, 4))

@@ -9,7 +9,6 @@ import os
 import pickle
 import socket
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from nap.conversion.placement import Plan
 from nap.projection.project import Projector
 from nap.weights import PLAN_ATTRIBUTE, Role, Weight, WeightTable
 
@@ -52,7 +52,7 @@ def traced(model: Any, *, homogeneous: bool = True) -> Any:
         else:
             part: Any = "offset" if name.endswith("bias") else "scale"
             rows[name] = Weight(name, Role.AFFINE, part=part, homogeneous=homogeneous)
-    setattr(model, PLAN_ATTRIBUTE, SimpleNamespace(weights=WeightTable(rows)))
+    setattr(model, PLAN_ATTRIBUTE, Plan(weights=WeightTable(rows)))
     return model
 
 
@@ -264,7 +264,7 @@ class Zoo(nn.Module):
 def zoo() -> Zoo:
     torch.manual_seed(0)
     model = Zoo()
-    setattr(model, PLAN_ATTRIBUTE, SimpleNamespace(weights=WeightTable(model.rows())))
+    setattr(model, PLAN_ATTRIBUTE, Plan(weights=WeightTable(model.rows())))
     return model
 
 
@@ -308,7 +308,7 @@ def test_the_plan_can_be_read_and_saved() -> None:
 def test_unused_matrices_are_projected_and_unused_vectors_are_not() -> None:
     model = nn.Linear(3, 4)
     rows = {name: Weight(name, Role.UNUSED) for name, _ in model.named_parameters()}
-    setattr(model, PLAN_ATTRIBUTE, SimpleNamespace(weights=WeightTable(rows)))
+    setattr(model, PLAN_ATTRIBUTE, Plan(weights=WeightTable(rows)))
     plan = Projector(model).plan
     assert plan.names("project") == ["weight"]
     assert "never used it" in plan.rows[0].reason
@@ -519,7 +519,7 @@ def test_refusals_name_the_thing_the_reason_and_the_way_out(build: Callable[[], 
 def test_a_stacked_weight_without_a_row_axis_is_refused_per_row_only() -> None:
     model = zoo()
     table = WeightTable({"experts": Weight("experts", Role.WEIGHT, stacked=1)})
-    setattr(model, PLAN_ATTRIBUTE, SimpleNamespace(weights=table))
+    setattr(model, PLAN_ATTRIBUTE, Plan(weights=table))
     Projector(model)
     with pytest.raises(ValueError, match="experts: the axis of its rows is not known"):
         Projector(model, per="row")

@@ -48,7 +48,7 @@ def test_every_role_is_told_apart():
         assert found[name] == role, name
     before = nap.weight_groups(model)
     assert {before[n].role for n in ("joint.weight", "output.weight")} == {Role.WEIGHT}
-    seen = set(found.values()) | {Role.WEIGHT}
+    seen = set(found.values()) | {Role.WEIGHT, Role.UNNORMALISED}  # the last one has a test of its own
     assert seen == set(Role)
     assert {Role.AFFINE, Role.BIAS}.isdisjoint(WEIGHT_ROLES)
 
@@ -235,3 +235,85 @@ def test_a_converted_part_of_a_larger_model_is_known():
     assert table["body.0.weight"].role == Role.SCALE_INVARIANT
     assert table["other.weight"].role == Role.WEIGHT
     assert table["other.weight"].out_axis == 1
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_weights_of_recurrent_nets_are_weights(kind):
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.head = kind(4, 8, batch_first=True), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.rnn(x)[0][:, -1])
+
+    model = Net()
+    nap.normalize_(model, torch.randn(2, 3, 4), rnn="layernorm")
+    found = nap.weight_groups(model)
+    assert {found[f"rnn.weight_{n}_l0"].role for n in ("ih", "hh")} == {Role.SCALE_INVARIANT}
+    assert "rnn.weight_hh_l0" in nap.Projector(model).plan.names("project")
+
+
+def test_weights_of_torchs_attention_are_weights():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attend = nn.MultiheadAttention(8, 2, kdim=4, vdim=4, add_bias_kv=True, batch_first=True)
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return self.attend(x, y, y, need_weights=False)[0]
+
+    found = nap.plan(Net(), (torch.randn(2, 3, 8), torch.randn(2, 5, 4))).weights
+    assert found["attend.q_proj_weight"].role == found["attend.k_proj_weight"].role == Role.SCALE_INVARIANT
+    assert found["attend.v_proj_weight"].role not in (Role.BIAS, Role.SCALE_INVARIANT)
+    assert found["attend.bias_k"].role == Role.BIAS
+
+
+def test_what_enters_a_nonlinearity_as_it_is_is_called_that():
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2), nn.Sigmoid())
+    nap.normalize_(net, torch.randn(2, 4), exclude=["0"])
+    found = nap.weight_groups(net)
+    assert (found["0.weight"].role, found["0.weight"].reason) == (Role.UNNORMALISED, "enters relu as it is")
+    assert (found["4.weight"].role, found["4.weight"].reason) == (
+        Role.OUTPUT, "reaches the output through sigmoid",
+    )  # fmt: skip
+
+
+def test_a_tied_table_is_the_output_layer():
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.mix, self.head = nn.Embedding(9, 8), nn.Linear(8, 8), nn.Linear(8, 9, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.head(F.relu(self.mix(self.table(ids))))
+
+    model = Tied()
+    nap.normalize_(model, torch.tensor([[1, 2]]))
+    assert nap.weight_groups(model)["table.weight"].role == Role.OUTPUT
+    assert "table.weight" not in nap.Projector(model, output="free").plan.names("project")
+
+
+def test_bare_vectors_are_no_weights_in_any_shape():
+    class Agent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.actor, self.log_std = nn.Linear(4, 1), nn.Parameter(torch.zeros(1, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.actor(x)
+
+    assert nap.weight_groups(Agent())["log_std"].role == Role.BIAS
+    assert nap.weight_groups(Agent())["actor.weight"].role == Role.WEIGHT
+    assert roles(Agent(), torch.randn(2, 4))["log_std"].role == Role.BIAS
+
+
+def test_a_layer_exchanged_after_conversion_has_no_known_role():
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    nap.normalize_(net, torch.randn(2, 4))
+    net[0] = nn.Linear(4, 8)
+    found = nap.weight_groups(net)
+    assert found["0.weight"].role == Role.WEIGHT
+    assert "its norm is gone" in found["0.weight"].reason
+    assert repr(found) == str(found)

@@ -134,19 +134,31 @@ class Schedule(LRScheduler):
 
         An optimizer loaded before this object was made has lost its rate to step 0: it is given back.
         """
+        self._check_groups(len(state_dict["base_lrs"]))
         untouched = [group["lr"] for group in self.optimizer.param_groups] == self._last_lr
         super().load_state_dict(state_dict)
         if untouched:
             self._set_rates_(self._last_lr)
 
     def _rates(self, step: int, *, since: int) -> list[Rate]:
+        self._check_groups(len(self.base_lrs))
         rates = []
         for group, peak, value in zip(self.optimizer.param_groups, self.base_lrs, self._values, strict=True):
             before = peak if since < 0 else value(since, peak)
             rates.append(value(step, peak) * _ratio(group["lr"], before))
         return rates
 
+    def _check_groups(self, expected: int) -> None:
+        """Refuse an optimizer whose groups are not those that the schedule was made for."""
+        if (now := len(self.optimizer.param_groups)) != expected:
+            raise ValueError(
+                f"a schedule of {expected} parameter groups cannot set the rates of the {now} that "
+                f"{type(self.optimizer).__name__} has now; call add_param_group before the schedule is "
+                "made, or set each group['lr'] to its peak and make a new schedule"
+            )
+
     def _get_closed_form_lr(self) -> list[Rate]:  # SequentialLR asks for this where our turn begins
+        self._check_groups(len(self.base_lrs))
         return [value(self.last_epoch, peak) for value, peak in zip(self._values, self.base_lrs, strict=True)]
 
     def _set_rates_(self, rates: Sequence[Rate]) -> None:

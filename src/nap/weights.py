@@ -22,8 +22,9 @@ class Role(StrEnum):
     SCALE_INVARIANT = "scale-invariant"  # c·W computes the same function, to the last bits
     NORMALISED = "normalised"  # the same, but for the eps of a norm that the model came with
     JOINT = "joint"  # normalised only inside a sum: its share of the sum depends on its norm
-    CHAIN = "chain"  # feeds another weight linearly, and nothing normalises the pair
+    CHAIN = "chain"  # feeds another weight linearly, and no norm cancels its scale exactly
     OUTPUT = "output"  # reaches the output with no norm after it
+    UNNORMALISED = "un-normalised"  # enters a nonlinearity as it is: excluded, accepted or a router
     EMBEDDING = "embedding"  # a look-up table that no norm of its own follows
     AFFINE = "affine"  # scale or offset of a norm
     BIAS = "bias"  # any other vector or number
@@ -73,6 +74,8 @@ class WeightTable(Mapping[str, Weight]):
             + [f"{w.name:{wide}}  {w.role:15}  {w.reason}".rstrip() for w in self._rows.values()]
         )
 
+    __repr__ = __str__
+
     def to_json(self) -> list[dict[str, Any]]:
         return [asdict(row) for row in self._rows.values()]
 
@@ -81,6 +84,7 @@ class WeightTable(Mapping[str, Weight]):
         return cls({row["name"]: Weight(**{**row, "role": Role(row["role"])}) for row in rows})
 
 
+_LAYERS = (nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvNd)
 _NORMS = (
     nn.LayerNorm,
     nn.RMSNorm,
@@ -107,27 +111,39 @@ def weight_groups(model: nn.Module) -> WeightTable:
     traced = _traced_rows(model)
     rows = {}
     for name, parameter in model.named_parameters():
-        rows[name] = traced.get(name) or _structural_row(model, name, parameter.ndim)
+        rows[name] = traced.get(name) or _structural_row(model, name, parameter)
     return WeightTable(rows)
+
+
+def is_bare_vector(model: nn.Module, name: str, parameter: nn.Parameter) -> bool:
+    """Whether a parameter is at most a vector of no layer: log_std of shape (1, n) is no weight."""
+    owner = model.get_submodule(name.rpartition(".")[0])
+    return sum(size > 1 for size in parameter.shape) < 2 and not isinstance(owner, _LAYERS)
 
 
 def _traced_rows(model: nn.Module) -> dict[str, Weight]:
     rows: dict[str, Weight] = {}
     for prefix, module in model.named_modules():
         plan = getattr(module, PLAN_ATTRIBUTE, None)
-        for row in plan.weights.values() if plan is not None else ():
+        if plan is None:
+            continue
+        modules = dict(module.named_modules())
+        lost = tuple(f"{p.module}." for p in plan.placements if not p.is_applied(modules))
+        for row in plan.weights.values():
             name = f"{prefix}.{row.name}" if prefix else row.name
+            if row.name.startswith(lost):
+                row = Weight(row.name, Role.WEIGHT, "its norm is gone: exchanged after nap.normalize_")
             rows.setdefault(name, replace(row, name=name))
     return rows
 
 
-def _structural_row(model: nn.Module, name: str, ndim: int) -> Weight:
+def _structural_row(model: nn.Module, name: str, parameter: nn.Parameter) -> Weight:
     owner, _, leaf = name.rpartition(".")
     module = model.get_submodule(owner)
     if isinstance(module, _NORMS):
         part: Literal["scale", "offset"] = "offset" if leaf == "bias" else "scale"
         return Weight(name, Role.AFFINE, f"{part} of {type(module).__name__}", part=part)
-    if ndim < 2:
+    if parameter.ndim < 2 or is_bare_vector(model, name, parameter):
         return Weight(name, Role.BIAS)
     out_axis = 1 if isinstance(module, nn.modules.conv._ConvTransposeNd) else 0
     return Weight(name, Role.WEIGHT, "not traced", out_axis=out_axis)

@@ -37,6 +37,7 @@ class Decision:
     placements: dict[str, Placement] = field(default_factory=dict)
     notes: dict[str, Note] = field(default_factory=dict)
     problems: dict[str, Problem] = field(default_factory=dict)
+    accepted: set[str] = field(default_factory=set)  # entries of `allow` that were of use
 
     def excluded(self, site: str) -> bool:
         hit = any(name in ("", site) or site.startswith(f"{name}.") for name in self.options.exclude)
@@ -46,6 +47,7 @@ class Decision:
 
     def refuse(self, name: str, reason: str, way_out: str) -> None:
         if name in self.options.allow:
+            self.accepted.add(name)
             self.notes[name] = Note(name, f"accepted by the caller: {reason}")
         else:
             end = f"or accept it as it is with allow=[{name!r}]"

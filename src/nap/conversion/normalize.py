@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import torch
@@ -64,6 +65,7 @@ def plan(
     twin, examples = trial_copy(model), examples_of(args, kwargs)
     flows, notes = record_all(twin, examples)
     decision = decide(twin, flows, options)
+    _check_allow(model, decision)
     placements = dict(decision.placements)
     problems = dict(decision.problems)
     left = decision
@@ -139,8 +141,21 @@ def _check_model(model: nn.Module, options: Options) -> None:
     for name in options.exclude:
         if name not in names:
             raise ValueError(
-                f"exclude names {name!r}, which is no module of the model; see model.named_modules()"
+                f"exclude names {name!r}, which is no module of the model{_nearest(name, names)}"
             )
+
+
+def _check_allow(model: nn.Module, decision: Decision) -> None:
+    names = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
+    for name in decision.options.allow:
+        if name not in names | decision.accepted:
+            hint = _nearest(name, [*decision.problems, *names])
+            raise ValueError(f"allow names {name!r}, which is no problem of this model{hint}")
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    close = get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _unsettled(left: Decision) -> dict[str, Problem]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from nap.norms.norm import Eps, Layout, Section
+from torch import nn
+
+from nap.norms.norm import CHILD, Eps, Layout, Section
 from nap.weights import WeightTable
 
 Action = Literal["normalise output", "normalise input", "normalise attention", "normalise recurrence"]
@@ -71,6 +73,12 @@ class Placement:
     remove: tuple[str, ...] = ()  # biases that become None
     zero: tuple[str, ...] = ()  # biases that become zero and frozen
     subtract: str | None = None  # a bias that is cancelled where the norm covers a part
+
+    def is_applied(self, modules: Mapping[str, nn.Module]) -> bool:
+        """Whether the module of this name carries its norm."""
+        module = modules.get(self.module)
+        inside = self.action in ("normalise attention", "normalise recurrence")
+        return module is not None and (inside or CHILD in module._modules)
 
     @property
     def what(self) -> str:

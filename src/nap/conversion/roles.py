@@ -10,7 +10,7 @@ from torch import nn
 from nap.flow.homogeneity import NEAR
 from nap.flow.record import Flow
 from nap.norms.norm import CHILD, FusedNorm
-from nap.weights import Role, Weight, WeightTable
+from nap.weights import Role, Weight, WeightTable, is_bare_vector
 
 _CARE = (Role.UNUSED, Role.SCALE_INVARIANT, Role.NORMALISED)  # from the freest claim to the most careful
 
@@ -33,7 +33,8 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         reason, relus = f"{part} of a norm{after}", norm not in flow.curved
         return Weight(name, Role.AFFINE, reason, part=part, homogeneous=relus)  # type: ignore[arg-type]
     if name not in flow.seen:
-        return Weight(name, Role.UNUSED, "the example forward does not use it")
+        role = Role.BIAS if is_bare_vector(model, name, parameter) else Role.UNUSED
+        return Weight(name, role, "the example forward does not use it")
     inline = name.rpartition(".")[0] in flow.inline and parameter.ndim == 1
     if inline and name in flow.scaled and bool((parameter == 1).all()):
         return Weight(name, Role.AFFINE, "scale of a norm that the model came with", part="scale")
@@ -51,14 +52,21 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         return replace(shape, role=Role.SCALE_INVARIANT, reason="a norm cancels its scale")
     if degree == NEAR:
         return replace(shape, role=Role.NORMALISED, reason="a norm cancels its scale, up to that norm's eps")
-    if name in flow.tables:
-        return replace(shape, role=Role.EMBEDDING, reason="a table that rows are looked up in")
     sinks: set[str] = set().union(*(flow.sinks.get(site, set()) for site in sites))
     if "output" in sinks:
-        return replace(shape, role=Role.OUTPUT, reason="reaches the output with no norm after it")
+        tied = "a table that is also the output layer" if name in flow.tables else ""
+        return replace(shape, role=Role.OUTPUT, reason=tied or "reaches the output with no norm after it")
+    if name in flow.tables:
+        return replace(shape, role=Role.EMBEDDING, reason="a table that rows are looked up in")
     if sinks == {"linear"}:
         return replace(shape, role=Role.CHAIN, reason="feeds another weight linearly")
     norms = [getattr(model.get_submodule(site), CHILD, None) for site in sites]
     if any(isinstance(norm, FusedNorm) and not norm.covers_all() for norm in norms):
         return replace(shape, reason="only a part of its output has a norm of its own")
+    met = [m for m in flow.meetings if any(c.site in sites for c in m.carry)]
+    if met and not any(norms):
+        where = " and ".join(dict.fromkeys(m.operation for m in met))
+        if any(m.hidden for m in met):
+            return replace(shape, role=Role.UNNORMALISED, reason=f"enters {where} as it is")
+        return replace(shape, role=Role.OUTPUT, reason=f"reaches the output through {where}")
     return replace(shape, reason="normalised together with other terms of a sum")

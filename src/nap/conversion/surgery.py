@@ -15,7 +15,7 @@ from torch import nn
 from nap.conversion.placement import Placement, Plan
 from nap.flow.special import NORMALIZED_RECURRENT
 from nap.norms.attention import NormalizedMultiheadAttention, normalize_attention_
-from nap.norms.norm import CHILD, HOOK, FusedNorm, Norm, Source, normalise_input, normalise_output
+from nap.norms.norm import CHILD, HOOK, FusedNorm, Norm, Source, keep_zero, normalise_input, normalise_output
 from nap.norms.recurrent import normalize_recurrent_
 from nap.weights import PLAN_ATTRIBUTE
 
@@ -106,8 +106,10 @@ def _insert_(module: nn.Module, placement: Placement, undo: list[Undo], like: to
         parameter = module.get_parameter(path)
         undo.append(_restore_parameter(parameter))
         parameter.requires_grad_(False).data.zero_()
-    module.__dict__[CHILD + "_source"] = Source(placement.weights, placement.subtract)
+    module.__dict__[CHILD + "_source"] = Source(placement.weights, placement.subtract, placement.zero)
     module._forward_hooks[HOOK] = normalise_output
+    if placement.zero:
+        module._load_state_dict_post_hooks[HOOK] = keep_zero
 
 
 def build_norm(module: nn.Module, placement: Placement, like: torch.Tensor) -> Norm | FusedNorm:

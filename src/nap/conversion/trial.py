@@ -93,6 +93,11 @@ def _run(twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> F
     with fixed_randomness(twin):
         try:
             return record(twin, tree_map(own, args), tree_map(own, dict(kwargs)))
+        except NotImplementedError as error:
+            raise ValueError(
+                f"{type(twin).__name__} cannot be called ({error}); "
+                "convert the parts of it that can, such as model.actor and model.critic, one by one"
+            ) from error
         except Exception as error:
             raise ValueError(
                 f"{type(twin).__name__} fails on the example inputs ({type(error).__name__}: {error}); "

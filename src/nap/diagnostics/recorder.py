@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nap.diagnostics.activations import ACTIVATIONS
+from nap.diagnostics.activations import ACTIVATIONS, gives_zeros
+from nap.diagnostics.axes import CARRIERS, PRODUCERS, UnitAxes
 from nap.diagnostics.norms import gradient_norm, parameter_norm
-from nap.diagnostics.probing import evaluating
+from nap.diagnostics.probing import as_arguments, evaluating
 from nap.diagnostics.rank import feature_rank
 from nap.diagnostics.units import dead_units, dormant_units, linearized_units
 from nap.rates.learning_rate import effective_learning_rates
 
 PENULTIMATE = "penultimate"
-_CONVOLUTIONS = (nn.modules.conv._ConvNd,)
 
 
 class Recorder:
@@ -25,21 +25,31 @@ class Recorder:
 
     By default it looks at the output of each activation module (all calls of it: the second is
     `name#2`) and at the input of the `nn.Linear` that runs last, called "penultimate". An activation
-    written as a function (`F.relu`) is no module and cannot be hooked: make it a module, or name in
-    `layers` any other module whose output shows the features.
+    written as a function (`F.relu`) or of a class outside `ACTIVATIONS` is not seen: name in `layers`
+    a module whose output shows the features. `print` the recorder to read what it looks at.
 
-    Units lie where the latest Linear or convolution put them: last axis or axis 1. Hooks exist only
-    while `measure` runs.
+    `dead/` and `linearized/` count exact zeros. They are left out for activations that have none on any
+    range of inputs (GELU, SiLU, tanh, …), and for features of another origin that hold no zero.
+
+    Units lie where the latest Linear or convolution put them, on the axis of its width. Hooks exist
+    only while `measure` runs.
 
     Args:
         layers: names or modules to look at instead, exactly these.
         every: `step` measures on each `every`-th call.
         optimizer: also report the effective learning rate of each weight (Definition 1).
+        unit_axis: the axis of the units by name of layer, where it should not be looked for.
 
-    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
     >>> numbers = Recorder(model).measure(torch.randn(16, 4))
     >>> sorted(numbers)[:3]
-    ['dead/1', 'dead/penultimate', 'dormant/1']
+    ['dead/1', 'dormant/1', 'dormant/3']
+    >>> Recorder(model)
+    Recorder of Sequential
+      1: ReLU
+      3: GELU, without dead/ and linearized/, which count exact zeros
+      penultimate: what the last nn.Linear reads
+      not seen: activations written as functions, and modules that are not in ACTIVATIONS
     """
 
     def __init__(
@@ -51,35 +61,55 @@ class Recorder:
         optimizer: torch.optim.Optimizer | None = None,
         tau: float = 0.025,
         threshold: float = 0.01,
+        unit_axis: Mapping[str, int] | None = None,
     ):
         if every < 1:
             raise ValueError(f"every is {every}; it counts calls of step(), so it is at least 1")
         self.model, self.every, self.optimizer = model, every, optimizer
-        self.tau, self.threshold = tau, threshold
+        self.tau, self.threshold, self.unit_axis = tau, threshold, dict(unit_axis or {})
         self._explicit = layers is not None
         self._layers = _resolve(model, layers) if layers is not None else _activations(model)
         self._calls = 0
+        for name in self.unit_axis:
+            if name.partition("#")[0] not in self.layers:
+                raise ValueError(f"unit_axis names {name!r}, which is not looked at; {self.layers} are")
 
     @property
     def layers(self) -> tuple[str, ...]:
         """What is looked at: the names of modules, and "penultimate" for the last Linear's input."""
         return tuple(self._layers) + (() if self._explicit else (PENULTIMATE,))
 
-    def step(self, batch: Any) -> dict[str, float]:
-        """`measure(batch)` on each `every`-th call; an empty dictionary on the others."""
-        self._calls += 1
-        return {} if self._calls % self.every else self.measure(batch)
+    def __repr__(self) -> str:
+        rows = [f"Recorder of {type(self.model).__name__}"]
+        for name, module in self._layers.items():
+            left_out = ", without dead/ and linearized/, which count exact zeros"
+            rows.append(f"{name}: {type(module).__name__}{left_out if gives_zeros(module) is False else ''}")
+        if not self._explicit:
+            rows.append(f"{PENULTIMATE}: what the last nn.Linear reads")
+            rows.append(
+                "not seen: activations written as functions, and modules that are not in ACTIVATIONS"
+                + "".join(f"\n    {name}: {kind}" for name, kind in _unknown(self.model).items())
+            )
+        return "\n  ".join(rows)
 
-    def measure(self, batch: Any) -> dict[str, float]:
-        """Numbers by name, from one forward in eval mode on `batch`: a tensor, or args, or kwargs.
+    def step(self, args: Any, kwargs: Mapping[str, Any] | None = None) -> dict[str, float]:
+        """`measure(args, kwargs)` on each `every`-th call; an empty dictionary on the others."""
+        self._calls += 1
+        return {} if self._calls % self.every else self.measure(args, kwargs)
+
+    def measure(self, args: Any, kwargs: Mapping[str, Any] | None = None) -> dict[str, float]:
+        """Numbers by name, from one forward in eval mode.
 
         `linearized/`, `dead/`, `dormant/` and `rank/` with each layer's name, `norm/parameters`,
         `norm/gradients` if there are any, and with an optimizer `rate/` with each weight's name.
+
+        Args:
+            args: as in `nap.plan`: a tuple lists the arguments, anything else (a dict too) is the only one.
+            kwargs: named arguments; `measure((), batch)` for a model called as `model(**batch)`.
         """
-        args, kwargs = _arguments(batch)
         found: dict[str, Tensor] = {}
         with evaluating(self.model), torch.no_grad(), self._hooks(found):
-            self.model(*args, **kwargs)
+            self.model(*as_arguments(args), **(kwargs or {}))
         self._check(found)
         found["norm/parameters"] = parameter_norm(self.model)
         if any(p.grad is not None for p in self.model.parameters()):
@@ -93,54 +123,65 @@ class Recorder:
 
     @contextmanager
     def _hooks(self, found: dict[str, Tensor]) -> Iterator[None]:
-        unit_axis: list[int | None] = [None]  # where the latest Linear or convolution put its units
-        last_input: list[Tensor] = []
+        axes = UnitAxes()
+        latest: list[nn.Module] = []  # of the layers, norms and activations
+        last_linear: list[tuple[Tensor, bool | None]] = []  # its input, and whether that has zeros
         calls: dict[str, int] = {}
 
         def entered_linear(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            last_input[:] = [args[0] if args else kwargs["input"]]
+            zeros = gives_zeros(latest[0]) if latest else None
+            last_linear[:] = [(args[0] if args else kwargs["input"], zeros)]
 
-        def left_weights(module: nn.Module, args: Any, output: Any) -> None:
-            unit_axis[0] = 1 if isinstance(module, _CONVOLUTIONS) else -1
+        def follow(name: str) -> Any:
+            def hook(module: nn.Module, args: Any, output: Any) -> None:
+                if isinstance(module, PRODUCERS):
+                    axes.produced(name, module, output)
+                elif args:
+                    axes.carried(args[0], output)
+                if not isinstance(module, (nn.Identity, nn.modules.dropout._DropoutNd)):
+                    latest[:] = [module]
 
-        def left(name: str) -> Any:
+            return hook
+
+        def look(name: str) -> Any:
             def hook(module: nn.Module, args: Any, output: Any) -> None:
                 calls[name] = calls.get(name, 0) + 1
                 title = name if calls[name] == 1 else f"{name}#{calls[name]}"
-                found.update(self._measures(title, output, unit_axis[0]))
+                axis = self.unit_axis.get(title, self.unit_axis.get(name))
+                if axis is None:
+                    axis = axes.of(name, _features(name, output))
+                found.update(self._measures(title, _features(name, output), axis, gives_zeros(module)))
 
             return hook
 
         handles = []
         try:
-            for module in self.model.modules():
-                if isinstance(module, (nn.Linear, *_CONVOLUTIONS)):
-                    handles.append(module.register_forward_hook(left_weights))
+            for name, module in self.model.named_modules():
+                if isinstance(module, (*PRODUCERS, *CARRIERS)):
+                    handles.append(module.register_forward_hook(follow(name)))
                 if isinstance(module, nn.Linear):
                     handles.append(module.register_forward_pre_hook(entered_linear, with_kwargs=True))
             for name, module in self._layers.items():
-                handles.append(module.register_forward_hook(left(name)))
+                handles.append(module.register_forward_hook(look(name)))
             yield
         finally:
             for handle in handles:
                 handle.remove()
-        if last_input and not self._explicit:
-            found.update(self._measures(PENULTIMATE, last_input[0], -1))
+        for features, zeros in last_linear if not self._explicit else ():
+            axis = self.unit_axis.get(PENULTIMATE, -1)
+            found.update(self._measures(PENULTIMATE, features, axis, zeros))
 
-    def _measures(self, name: str, features: Any, unit_axis: int | None) -> dict[str, Tensor]:
-        if not isinstance(features, Tensor):
-            raise ValueError(
-                f"{name} returns {type(features).__name__}, not a tensor of features; "
-                "name a module inside it that returns one"
-            )
-        if unit_axis == 1 and features.ndim == 2:
-            unit_axis = -1
-        return {
-            f"linearized/{name}": linearized_units(features, unit_axis=unit_axis),
-            f"dead/{name}": dead_units(features, unit_axis=unit_axis),
+    def _measures(
+        self, name: str, features: Tensor, unit_axis: int | None, zeros: bool | None
+    ) -> dict[str, Tensor]:
+        found = {
             f"dormant/{name}": dormant_units(features, self.tau, unit_axis=unit_axis),
             f"rank/{name}": feature_rank(features, self.threshold, unit_axis=unit_axis),
         }
+        if bool((features == 0).any()) if zeros is None else zeros:
+            found[f"linearized/{name}"] = linearized_units(features, unit_axis=unit_axis)
+            found[f"dead/{name}"] = dead_units(features, unit_axis=unit_axis)
+        return found
 
     def _check(self, found: dict[str, Tensor]) -> None:
         if not found:
@@ -149,12 +190,24 @@ class Recorder:
                 "written as functions cannot be hooked: name modules in Recorder(model, layers=[...])"
             )
         for name in self._layers if self._explicit else ():
-            if f"dead/{name}" not in found:
+            if f"dormant/{name}" not in found:
                 raise ValueError(f"{name} did not run in this forward; take it out of `layers`")
 
 
 def _activations(model: nn.Module) -> dict[str, nn.Module]:
     return {name: module for name, module in model.named_modules() if isinstance(module, ACTIVATIONS)}
+
+
+def _unknown(model: nn.Module) -> dict[str, str]:
+    """Modules of the user's own without parts or parameters, by class: some may be activations."""
+    return {
+        name: type(module).__name__
+        for name, module in model.named_modules()
+        if not type(module).__module__.startswith(("torch.", "nap."))
+        and not isinstance(module, ACTIVATIONS)
+        and not any(module.children())
+        and not any(True for _ in module.parameters())
+    }
 
 
 def _resolve(model: nn.Module, layers: Sequence[str | nn.Module]) -> dict[str, nn.Module]:
@@ -171,7 +224,10 @@ def _resolve(model: nn.Module, layers: Sequence[str | nn.Module]) -> dict[str, n
     return found
 
 
-def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(batch, dict):
-        return (), batch
-    return (tuple(batch), {}) if isinstance(batch, (tuple, list)) else ((batch,), {})
+def _features(name: str, output: Any) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise ValueError(
+            f"{name} returns {type(output).__name__}, not a tensor of features; "
+            "name a module inside it that returns one"
+        )
+    return output

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nap.flow import homogeneity
 from nap.flow.homogeneity import MIXED
 from nap.flow.record import Frame, Use
-from nap.flow.values import NO_CARRY, Value, merge, tensors_in
+from nap.flow.values import NO_CARRY, Carry, Value, merge, tensors_in
 from nap.norms.attention import NormalizedMultiheadAttention
 from nap.norms.norm import FusedNorm, Norm
 from nap.norms.recurrent import NORMALIZED
@@ -113,9 +113,7 @@ def _follow_attention(
         rec.flow.followers[site].add("softmax")
         rec.flow.curved.add(site)
     degrees = homogeneity.of_product([homogeneity.of_nonlinearity(merge(operands).degrees), mine])
-    rec.frames.append(frame)
-    carry = rec.parametric(Use(frozenset(n for n in names.values() if n in mine), "attention"), operands)
-    rec.frames.pop()
+    carry = _parametric(rec, module, frame, "attention", operands)
     rec.nonlinear += 1
     rec.put(output[0], Value(data=True, carry=carry, degrees=degrees))
     if output[1] is not None:
@@ -144,12 +142,21 @@ def _follow_recurrent(
     else:
         rec.flow.recurrent.append(frame.site)
     rec.nonlinear += 1
-    for value in operands:
-        for pending in value.pending:
-            rec.flow.meetings[pending].hidden = True
+    _parametric(rec, module, frame, "recurrence", operands)
     degrees = homogeneity.of_product([homogeneity.of_nonlinearity(merge(operands).degrees), mine])
     for tensor in tensors_in(output):
         rec.put(tensor, Value(data=True, degrees=degrees))
+
+
+def _parametric(
+    rec: Recorder, module: nn.Module, frame: Frame, operation: str, operands: Sequence[Value]
+) -> frozenset[Carry]:
+    """The weights of a fused module are in use, those whose scale a norm cancels too."""
+    weights = (n for n, p in module.named_parameters() if p.ndim > 1 and not n.startswith("bias"))
+    rec.frames.append(frame)
+    carry = rec.parametric(Use(frozenset(_join(frame.site, n) for n in weights), operation), operands)
+    rec.frames.pop()
+    return carry
 
 
 def _join(prefix: str, leaf: str) -> str:

@@ -208,6 +208,7 @@ class Source:
 
     weights: tuple[str, ...] = ()
     bias: str | None = None  # cancelled per feature, where only a part of the output is normalised
+    zero: tuple[str, ...] = ()  # biases taken out of use, in modules that cannot do without them
 
 
 def normalise_output(module: nn.Module, args: Any, output: Tensor) -> Tensor:
@@ -222,3 +223,9 @@ def normalise_output(module: nn.Module, args: Any, output: Tensor) -> Tensor:
 def normalise_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Forward pre-hook: the first input of an activation module through the norm that hangs on it."""
     return (getattr(module, CHILD)(args[0]), *args[1:])
+
+
+def keep_zero(module: nn.Module, incompatible_keys: Any) -> None:
+    """Hook after `load_state_dict`: a checkpoint from before the conversion revives no bias."""
+    for path in module.__dict__[CHILD + "_source"].zero:
+        module.get_parameter(path).data.zero_()

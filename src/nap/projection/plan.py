@@ -23,6 +23,7 @@ _WHY = {
     Role.CHAIN: "fixes the scale of a linear chain",
     Role.OUTPUT: "pins the scale of the output",
     Role.EMBEDDING: "fixes the scale of the table",
+    Role.UNNORMALISED: "fixes the scale of what enters the nonlinearity",
     Role.WEIGHT: "not traced; Algorithm 1 takes every weight",
     Role.UNUSED: "the example forward never used it; treated like any other weight",
 }
@@ -51,8 +52,8 @@ class ProjectionPlan:
     rows: tuple[ProjectionRow, ...]
 
     def names(self, *actions: Action) -> list[str]:
-        """The parameters that get one of these treatments, in the model's order."""
-        return [row.name for row in self.rows if row.action in actions]
+        """The parameters that get one of these treatments, or all, in the model's order."""
+        return [row.name for row in self.rows if not actions or row.action in actions]
 
     def at(self, radii: Mapping[str, Tensor]) -> ProjectionPlan:
         """This plan with the radii of those that have one."""
@@ -78,7 +79,7 @@ def decide(
     left_out: Collection[str],
     *,
     per: str,
-    output: str,
+    output: str | None,
     affine: Action,
 ) -> ProjectionPlan:
     """What happens to every parameter of a model: free where left out, else by the policy for its role."""
@@ -92,7 +93,7 @@ def decide(
     )
 
 
-def policy(row: Weight, ndim: int, per: str, output: str, affine: Action) -> tuple[Action, str]:
+def policy(row: Weight, ndim: int, per: str, output: str | None, affine: Action) -> tuple[Action, str]:
     """What to do with a parameter of this role, and the reason: the policy that `Projector` states."""
     if row.role is Role.AFFINE:
         reasons = {"joint": "scale and offset together to norm √d", "decay": "pulled towards (1, 0)"}

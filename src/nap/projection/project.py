@@ -14,20 +14,23 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from nap.norms.norm import Norm
 from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
+from nap.projection.names import bare_names, bare_state, counterparts
 from nap.projection.plan import Excluded, ProjectionPlan, decide, names_in, norms_to_keep, pairs_of
 from nap.projection.refusals import (
     check_fit,
+    check_held,
     check_joint,
     check_options,
+    check_output,
     check_radii,
     check_rows,
     check_state,
     readable_parameters,
-    refuse,
 )
 from nap.projection.sphere import norms_like, project_tensors_
-from nap.projection.updates import AfterStep, unwrapped
+from nap.projection.updates import AfterStep, by_count, hooks_on
 from nap.weights import weight_groups
 
 
@@ -42,7 +45,9 @@ class Projector:
       noisy layer in eval mode) count as weights. Each tensor has its own radius, so μ and σ of a
       noisy layer have two; tied weights are projected once.
     - the output layer is projected too, which pins the scale of the logits: in the long run that is
-      what helps, but `output="free"` suits a head that starts near zero or must grow.
+      what helps, but `output="free"` suits a head that must grow. One that starts near zero (RMS entry
+      below 0.1/√fan_in, such as a policy head with gain 0.01) would be pinned there, and is refused
+      until you choose: "free", or "project" where you mean it.
     - scale and offset of norms are left alone (`affine="free"`, enough for most runs of the paper),
       put at joint norm √d ("joint", exact where only ReLU-like activations follow), or pulled towards
       (1, 0) ("decay"). A norm that feeds the output layer sets the scale of the output: under
@@ -82,14 +87,15 @@ class Projector:
         *,
         every: int = 1,
         per: Literal["tensor", "row"] = "tensor",
-        output: Literal["project", "free"] = "project",
+        output: Literal["project", "free"] | None = None,
         affine: Literal["free", "joint", "decay"] = "free",
         decay: float = 1e-3,
         exclude: Excluded | Iterable[Excluded] = (),
     ):
         check_options(every, decay, per=per, output=output, affine=affine)
         parameters, table = readable_parameters(model), weight_groups(model)
-        plan = decide(table, parameters, names_in(model, exclude), per=per, output=output, affine=affine)
+        left_out = names_in(model, exclude)
+        plan = decide(table, parameters, left_out, per=per, output=output, affine=affine)
         check_fit(plan, parameters, output)
         self._pairs = pairs_of([table[name] for name in plan.names("joint", "decay")])
         if affine == "joint":
@@ -100,32 +106,57 @@ class Projector:
         self._radii = {row.name: norms_to_keep(row, parameters[row.name], per) for row in weights}
         check_radii(self._radii, parameters)
         self.plan: ProjectionPlan = plan.at(self._radii)
+        if output is None:
+            check_output(self.plan, table, parameters)
         acted = plan.names("project", "joint", "decay")
-        self._settings: dict[str, Any] = {"every": every, "per": per, "output": output, "affine": affine}
+        self._settings: dict[str, Any] = {"every": every, "per": per, "affine": affine}
+        self._settings["output"] = output or "project"
         self._settings |= {"decay": decay} if affine == "decay" else {}
         self._shapes = {name: parameters[name].shape for name in acted}
-        self._slots = {
-            name: (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in acted
+        slots = {
+            name: (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in table
+        }
+        self._slots = {name: slots[name] for name in acted}
+        self._norms = {  # those of step 1: an optimizer made before it does not hold them
+            name: slot for name, slot in slots.items() if isinstance(slot[0], Norm) and name not in left_out
         }
         self._updates: dict[str, int | Tensor] = dict.fromkeys(acted, 0)
         self._hooks: list[AfterStep] = []
 
-    def project_(self) -> None:
-        """Project now. It counts as no update, and needs no optimizer."""
-        self._act_(self._slots)
+    def project_(self, other: nn.Module | None = None) -> None:
+        """Project now. It counts as no update, and needs no optimizer.
+
+        With `other`, the same-named weights of that copy instead (an average, a target network; it may
+        be frozen), onto the radii of `model`: the mean of points on a sphere lies inside it. Scales
+        and offsets under affine="decay" stay as they are there, for an average has been pulled already.
+
+        >>> model = nn.Linear(2, 2)
+        >>> projector, average = Projector(model), torch.optim.swa_utils.AveragedModel(model)
+        >>> _ = average.module.weight.data.mul_(0.5)
+        >>> projector.project_(average)
+        >>> torch.allclose(average.module.weight, model.weight)
+        True
+        """
+        if other is None:
+            self._project_own_(self._slots)
+        else:
+            shapes = {name: self._shapes[name] for name in self.plan.names("project", "joint")}
+            self._act_(counterparts(other, bare_names(self.plan.names()), shapes))
+
+    def _project_own_(self, names: Iterable[str], when: Tensor | None = None) -> None:
+        self._radii |= self._act_({name: self._parameter(name) for name in names}, when)
 
     @torch.no_grad()
-    def _act_(self, names: Iterable[str], when: Tensor | None = None) -> None:
-        held: dict[str | None, Tensor] = {name: self._parameter(name) for name in names}
-        projected = [name for name in held if name in self._radii]
-        for name in projected:
-            self._radii[name] = self._radii[name].to(held[name].device)
-        project_tensors_([held[n] for n in projected], [self._radii[n] for n in projected], when=when)
+    def _act_(self, held: Mapping[Any, Tensor], when: Tensor | None = None) -> dict[str, Tensor]:
+        """Write into these, and return their radii as they lie on the device."""
+        radii = {name: self._radii[name].to(held[name].device) for name in held if name in self._radii}
+        project_tensors_([held[name] for name in radii], list(radii.values()), when=when)
         rule: Any = partial(joint_scale_offset, stacked=1)
         if self._settings["affine"] == "decay":
             rule = partial(decay_scale_offset, decay=self._settings["decay"])
         pairs = [(held.get(s), held.get(o)) for s, o in self._pairs if s in held or o in held]
         apply_(rule, pairs, when=when)
+        return radii
 
     def _parameter(self, name: str) -> Tensor:
         # looked up at each call: .to(), a change of dtype and FSDP may put another tensor in its place
@@ -141,25 +172,15 @@ class Projector:
         """Project after every `every`-th real update of these optimizers, each the weights it holds.
 
         A step that a `GradScaler` skips is no update, whether or not the optimizer is fused. Where
-        several optimizers share the work, hand them over in one call.
+        several optimizers share the work, hand them over in one call: together they must hold every
+        weight of the plan, and every trainable norm that step 1 put in.
         """
         names = {id(self._parameter(name)): name for name in self._slots}
-        new: list[AfterStep] = []
-        for optimizer in map(unwrapped, optimizers):
-            kind, present = type(optimizer).__name__, optimizer._optimizer_step_post_hooks.values()
-            if any(isinstance(h, AfterStep) for h in present) or any(h.optimizer is optimizer for h in new):
-                raise ValueError(f"this {kind} has a Projector already; call detach() on that one first")
-            held = [names[id(p)] for g in optimizer.param_groups for p in g["params"] if id(p) in names]
-            if not held:
-                refuse([], f"this {kind} holds no parameter of the plan", "build it from this very model")
-            for pair in self._pairs if self._settings["affine"] == "joint" else ():
-                if len({name in held for name in filter(None, pair)}) > 1:
-                    refuse(pair, f"move together, but this {kind} holds only one of them", "give it both")
-            new.append(AfterStep(optimizer, held, self._follow_))
-        covered = {name for hook in [*self._hooks, *new] for name in hook.names}
-        if missing := [name for name in self._slots if name not in covered]:
-            way = f"attach all optimizers in one call, attach(a, b), or build with exclude={missing!r}"
-            refuse(missing, "held by no attached optimizer, so never projected", way)
+        held = {name: module._parameters[leaf] for name, (module, leaf) in self._norms.items()}
+        norms = {id(p): name for name, p in held.items() if p is not None and p.requires_grad}
+        together = self._pairs if self._settings["affine"] == "joint" else []
+        new = hooks_on(optimizers, names, together, self._follow_)
+        check_held([hook.optimizer for hook in [*self._hooks, *new]], names, norms)
         for hook in new:
             hook.attach()
         self._hooks += new
@@ -167,11 +188,12 @@ class Projector:
 
     def _follow_(self, names: list[str], real: bool | Tensor) -> None:
         # `real` may be on the device: then the count is a tensor and the choice a mask
-        count = self._updates[names[0]] + real
-        self._updates.update(dict.fromkeys(names, count))
-        due = (count % self._settings["every"] == 0) & real
-        if due is not False:
-            self._act_(names, when=due if isinstance(due, Tensor) else None)
+        for alike in by_count(names, self._updates):  # one group, unless optimizers share parameters
+            count = self._updates[alike[0]] + real
+            self._updates.update(dict.fromkeys(alike, count))
+            due = (count % self._settings["every"] == 0) & real
+            if due is not False:
+                self._project_own_(alike, when=due if isinstance(due, Tensor) else None)
 
     def detach(self) -> None:
         """Take the hooks off every optimizer; radii and counts stay."""
@@ -209,10 +231,14 @@ class Projector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over radii and counts; a state from another model or other settings is refused."""
-        check_state(self.state_dict(), state)
-        self._radii = {name: state["radii"][name].clone() for name in self._radii}
-        self._updates = {name: int(state["updates"][name]) for name in self._updates}
+        """Take over radii and counts; a state from another model or other settings is refused.
+
+        Names may differ by what wrappers add: a compiled or parallel model takes the state of a plain one.
+        """
+        bare, saved = bare_names(self.plan.names()), bare_state(state)
+        check_state(bare_state(self.state_dict()), saved)
+        self._radii = {name: saved["radii"][bare[name]].clone() for name in self._radii}
+        self._updates = {name: int(saved["updates"][bare[name]]) for name in self._updates}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_hooks": [], "_updates": self.updates}

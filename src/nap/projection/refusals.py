@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from nap.projection.names import shortened
 from nap.projection.plan import NamePair, ProjectionPlan, pairs_of
 from nap.projection.sphere import norms_of
 from nap.weights import Role, Weight, WeightTable
@@ -21,9 +23,13 @@ def refuse(names: Iterable[str | None], why: str, way_out: str = "") -> NoReturn
     raise ValueError(f"{', '.join(listed)}: {why}; {way_out}".removeprefix(": "))
 
 
-def check_options(every: int, decay: float, **choices: str) -> None:
+def check_options(every: int, decay: float, **choices: str | None) -> None:
     """Refuse settings that mean nothing."""
-    allowed = {"per": ["tensor", "row"], "output": ["project", "free"], "affine": ["free", "joint", "decay"]}
+    allowed: dict[str, list[str | None]] = {
+        "per": ["tensor", "row"],
+        "output": ["project", "free", None],
+        "affine": ["free", "joint", "decay"],
+    }
     for option, value in choices.items():
         if value not in allowed[option]:
             raise ValueError(f"{option}={value!r} is not a choice; take one of {allowed[option]}")
@@ -43,7 +49,7 @@ def readable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return parameters
 
 
-def check_fit(plan: ProjectionPlan, parameters: Mapping[str, Tensor], output: str) -> None:
+def check_fit(plan: ProjectionPlan, parameters: Mapping[str, Tensor], output: str | None) -> None:
     """Refuse a plan that would do nothing, follow no update, or guess at the output layer."""
     acted = plan.names("project", "joint", "decay")
     if not acted:
@@ -91,10 +97,41 @@ def check_radii(radii: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -
         refuse(zero, "a zero norm (of the whole, a row or an expert), so there is no direction to keep")
 
 
+def check_output(plan: ProjectionPlan, table: WeightTable, parameters: Mapping[str, Tensor]) -> None:
+    """Refuse an output layer that starts near zero: its entries below a tenth of the usual 1/√fan_in."""
+    small = []
+    for row in plan.rows:
+        if row.role is Role.OUTPUT and row.radius is not None:
+            weight, shape = table[row.name], parameters[row.name].shape
+            outputs = math.prod(shape[axis] for axis in {*range(weight.stacked), weight.out_axis})
+            if row.radius < 0.1 * math.sqrt(outputs):  # RMS entry · √fan_in = ‖W‖/√outputs
+                small.append(row.name)
+    if small:
+        why = "an output layer that starts near zero: projected, it stays there and never grows confident"
+        way = f"let it grow with output='free' or exclude={small!r}, or pin it there with output='project'"
+        refuse(small, why, way)
+
+
+def check_held(optimizers: Sequence[Any], acted: Mapping[int, str], norms: Mapping[int, str]) -> None:
+    """Refuse optimizers that leave weights unprojected, or norms of step 1 untrained (both by id)."""
+    held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    untrained = [name for key, name in norms.items() if key not in held]
+    if missing := [name for key, name in acted.items() if key not in held and key not in norms]:
+        way = f"attach all optimizers in one call, attach(a, b), or build with exclude={missing!r}"
+        refuse(missing, "held by no attached optimizer, so never projected", way)
+    if untrained:
+        kinds = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
+        raise ValueError(
+            f"{kinds}: built before nap.normalize_, so it does not train {', '.join(untrained)}; "
+            "build the optimizer after it. Where another optimizer holds them, attach all in one call, "
+            f"attach(a, b); to leave them untrained, freeze them or exclude={untrained!r}"
+        )
+
+
 def check_state(mine: Mapping[str, Any], saved: Any) -> None:
     """Refuse a saved state of another model or of other settings, with one line for each difference."""
     if found := _differences(mine, saved):
-        raise ValueError("\n  ".join(["this state is of another Projector:", *found]))
+        raise ValueError("\n  ".join(["this state is of another Projector:", *shortened(found)]))
 
 
 def _differences(mine: Mapping[str, Any], saved: Any) -> list[str]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
+
+from nap.projection.plan import NamePair
+from nap.projection.refusals import refuse
 
 Follow = Callable[[list[str], bool | Tensor], None]
 
@@ -33,6 +37,19 @@ def unwrapped(optimizer: Any) -> Any:
     return inner
 
 
+def by_count(names: Iterable[str], counts: Mapping[str, int | Tensor]) -> list[list[str]]:
+    """The names in groups that share a count; counts on the device only where they are one tensor.
+
+    >>> by_count("abc", {"a": 1, "b": 2, "c": 1})
+    [['a', 'c'], ['b']]
+    """
+    groups: dict[Any, list[str]] = defaultdict(list)
+    for name in names:
+        count = counts[name]
+        groups[(id(count),) if isinstance(count, Tensor) else count].append(name)  # to compare would wait
+    return list(groups.values())
+
+
 class AfterStep:
     """A hook on one optimizer: after each step it calls follow(names, real), names of what it holds."""
 
@@ -53,3 +70,22 @@ class AfterStep:
     def alive(self) -> bool:
         """Whether it still hangs on its optimizer: hooks vanish where an optimizer is unpickled."""
         return self._handle.id in self.optimizer._optimizer_step_post_hooks
+
+
+def hooks_on(
+    optimizers: Iterable[Any], names: Mapping[int, str], together: Iterable[NamePair], follow: Follow
+) -> list[AfterStep]:
+    """A hook for each of these optimizers, not attached yet; `names` are the parameters to follow, by id."""
+    hooks: list[AfterStep] = []
+    for optimizer in map(unwrapped, optimizers):
+        kind, present = type(optimizer).__name__, optimizer._optimizer_step_post_hooks.values()
+        if any(isinstance(h, AfterStep) for h in present) or any(h.optimizer is optimizer for h in hooks):
+            raise ValueError(f"this {kind} has a Projector already; call detach() on that one first")
+        held = [names[id(p)] for g in optimizer.param_groups for p in g["params"] if id(p) in names]
+        if not held:
+            refuse([], f"this {kind} holds no parameter of the plan", "build it from this very model")
+        for pair in together:
+            if len({name in held for name in filter(None, pair)}) > 1:
+                refuse(pair, f"move together, but this {kind} holds only one of them", "give it both")
+        hooks.append(AfterStep(optimizer, held, follow))
+    return hooks

@@ -22,6 +22,7 @@ from nap.projection.sphere import norms_of
 from nap.projection.updates import was_real
 from nap.rates.learning_rate import Update, matrix_like, update_of
 from nap.schedules import Schedule, Value
+from nap.weights import Role
 
 Mode = Literal["per-layer", "global"]
 
@@ -29,8 +30,8 @@ Mode = Literal["per-layer", "global"]
 class ImplicitSchedule:
     """The norms of a free run's weights, step by step: its hidden schedule, to replay as an open one.
 
-    Layer by layer, or with the norm of all weights together for one global rate, which is what the
-    paper does after §4.1. Norms stay on the device until they are read.
+    With the norm of all weights together for one global rate, which is what the paper does after
+    §4.1, or layer by layer (mode="per-layer"). Norms stay on the device until they are read.
 
     >>> model = nn.Linear(2, 2, bias=False)
     >>> schedule = ImplicitSchedule(model)
@@ -42,10 +43,14 @@ class ImplicitSchedule:
     """
 
     def __init__(self, model: nn.Module, *, every: int = 1, weights: Collection[str] | None = None):
-        """Notes step 0; `record` notes each `every`-th step, and between these the curve is straight."""
+        """Notes step 0; `record` notes each `every`-th step, and between these the curve is straight.
+
+        By default it follows the weights that Definition 1 is about, scale-invariant and normalised
+        ones, where `nap.normalize_` has traced the model, and else all that look like matrices.
+        """
         if every < 1:
             raise ValueError(f"every is {every}, but norms can be recorded each 1 or more steps")
-        self.names = list(matrix_like(model, weights))
+        self.names = _followed(model, weights)
         self.every = every
         self.steps = 0
         self._rows = [usable_norms(model, self.names, "choose others with weights=[...]")]
@@ -69,12 +74,12 @@ class ImplicitSchedule:
 
         return optimizer.register_step_post_hook(after_step)
 
-    def curves(self, *, mode: Mode = "per-layer", update: Update | str) -> dict[str, np.ndarray]:
+    def curves(self, *, mode: Mode = "global", update: Update | str) -> dict[str, np.ndarray]:
         """What to multiply the rate of each weight by, at steps 0, every, 2·every and so on."""
         norms = on_host(torch.stack(self._rows))
         return dict(zip(self.names, rate_multipliers(norms[0], norms, mode, Update(update)).T, strict=True))
 
-    def multipliers(self, step: int, *, mode: Mode = "per-layer", update: Update | str) -> dict[str, float]:
+    def multipliers(self, step: int, *, mode: Mode = "global", update: Update | str) -> dict[str, float]:
         """`curves` at one step; after the end of the record, its last value."""
         curves = self.curves(mode=mode, update=update)
         return {name: self._at(step, curve) for name, curve in curves.items()}
@@ -131,6 +136,19 @@ class ImplicitSchedule:
 
     def _follow(self, curve: np.ndarray) -> Value:
         return lambda step, peak: peak * self._at(step, curve)
+
+
+def _followed(model: nn.Module, weights: Collection[str] | None) -> list[str]:
+    chosen = list(matrix_like(model, weights).values())
+    if weights is None and any(row.role not in (Role.WEIGHT, Role.UNUSED) for row in chosen):  # traced
+        chosen = [row for row in chosen if row.role in (Role.SCALE_INVARIANT, Role.NORMALISED)]
+    if not chosen:
+        found = "weights=[] names none" if weights is not None else f"{type(model).__name__} has none"
+        raise ValueError(
+            f"no weights to record: {found} whose norm sets a rate; name some with weights=[...], or use "
+            "nap.normalize_ first"
+        )
+    return [row.name for row in chosen]
 
 
 def rate_multipliers(reference: np.ndarray, norms: np.ndarray, mode: str, update: Update) -> np.ndarray:
