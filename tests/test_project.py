@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 from torch.testing import assert_close
 
+import nap
 from nap.conversion.placement import Plan
 from nap.projection.project import Projector
 from nap.weights import PLAN_ATTRIBUTE, Role, Weight, WeightTable
@@ -213,6 +215,25 @@ def test_two_optimizers_share_the_work_each_at_its_own_pace() -> None:
         close = {name for name, ratio in projector.norm_ratios().items() if abs(ratio - 1) < 1e-6}
         assert close == due
     assert projector.updates == {"0.weight": 2, "3.weight": 1, "6.weight": 1}
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_weights_that_optimizers_share_are_each_projected_at_their_own_count(on_device: bool) -> None:
+    model = net()
+    weights = {i: model.get_parameter(f"{i}.weight") for i in (0, 3, 6)}
+    first, second = sgd([weights[0], weights[3]]), sgd([weights[3], weights[6]])
+    projector = Projector(model, every=2).attach(first, second)
+    if on_device:  # as under a scaler with a fused optimizer: counts are tensors, and no one may read them
+        for optimizer in (first, second):
+            optimizer.found_inf = torch.zeros(())  # type: ignore[attr-defined]
+    projected = []
+    for optimizer in (first, second, first, second):
+        for weight in weights.values():
+            weight.data *= 2
+        optimizer.step()
+        projected.append({n for n, ratio in projector.norm_ratios().items() if abs(ratio - 1) < 1e-6})
+    assert projected == [set(), {"3.weight"}, {"0.weight"}, {"3.weight", "6.weight"}]
+    assert projector.updates == {"0.weight": 2, "3.weight": 4, "6.weight": 2}
 
 
 def test_accelerate_like_wrappers_are_opened() -> None:
@@ -456,6 +477,91 @@ def test_hooks_vanish_from_a_copied_optimizer_and_detach_removes_them() -> None:
     assert projector.attached == ()
 
 
+def wrapped(model: nn.Module, kind: str) -> nn.Module:
+    """`model` as torch wraps it, with longer names."""
+    compiled: Any = torch.compile(model, backend="eager")
+    return {
+        "plain": model,
+        "compiled": compiled,
+        "averaged": AveragedModel(model),
+        "parallel": nn.DataParallel(model),
+        "parallel and compiled": nn.DataParallel(compiled),
+        "a compiled part": nn.Sequential(*model[:-2], torch.compile(model[-2], backend="eager"), model[-1]),  # type: ignore[index]
+    }[kind]
+
+
+WRAPPERS = ["plain", "compiled", "averaged", "parallel", "parallel and compiled", "a compiled part"]
+
+
+@pytest.mark.parametrize("there", WRAPPERS)
+@pytest.mark.parametrize("here", ["plain", "compiled", "averaged"])
+def test_a_state_goes_from_one_wrapper_to_another(here: str, there: str) -> None:
+    first, second = Projector(wrapped(net(), here)), wrapped(net(), there)
+    for parameter in second.parameters():
+        parameter.data *= 3
+    resumed = Projector(second)
+    resumed.load_state_dict(first.state_dict())
+    assert list(resumed.norm_ratios().values()) == pytest.approx([3.0] * 3)
+
+
+def test_a_submodule_called_module_is_no_wrapper() -> None:
+    model = nn.ModuleDict({"module": nn.Linear(3, 4), "weight": nn.Linear(3, 4)})
+    other = nn.ModuleDict({"weight": nn.Linear(3, 4)})
+    projector = Projector(model)
+    projector.load_state_dict(projector.state_dict())
+    with pytest.raises(ValueError, match=r"module\.weight: not there"):
+        projector.project_(other)
+
+
+def test_a_long_list_of_differences_is_cut() -> None:
+    state = Projector(nn.Sequential(*[nn.Linear(3, 3) for _ in range(9)])).state_dict()
+    with pytest.raises(ValueError, match=r"… and \d+ more$") as error:
+        Projector(net()).load_state_dict(state)
+    assert len(str(error.value).splitlines()) == 7
+
+
+@pytest.mark.parametrize("kind", WRAPPERS)
+@pytest.mark.parametrize("affine", ["joint", "decay"])
+def test_an_average_of_the_weights_goes_back_to_the_original_radii(kind: str, affine: Any) -> None:
+    model = traced(net())
+    optimizer = sgd(model.parameters())
+    projector = Projector(model, affine=affine).attach(optimizer)
+    copied = copy.deepcopy(model).requires_grad_(False)
+    average = wrapped(copied, kind)
+    for seed in range(5):
+        step(model, optimizer, seed)
+    own = {name: p.detach().clone() for name, p in model.named_parameters()}
+    theirs = dict(zip(own, average.parameters(), strict=True))
+    for name, parameter in theirs.items():
+        parameter.lerp_(own[name], 0.5)
+    before = {name: p.clone() for name, p in theirs.items()}
+    projector.project_(average)
+    for name in projector.norm_ratios():
+        assert theirs[name].norm().item() == pytest.approx(own[name].norm().item(), rel=1e-6)
+        assert before[name].norm() < 0.9999 * own[name].norm()
+    joint = torch.cat([theirs["1.weight"], theirs["1.bias"]])
+    if affine == "joint":
+        assert_close(joint.norm(), torch.tensor(8.0).sqrt())
+    else:  # an average of what was pulled is not pulled again
+        assert_close(joint, torch.cat([before["1.weight"], before["1.bias"]]), rtol=0, atol=0)
+    assert_close(dict(model.named_parameters()), own, rtol=0, atol=0)
+    assert set(projector.updates.values()) == {5}
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (nn.Sequential(nn.Linear(6, 8)), r"this Sequential is no copy.*\n  3\.weight: not there"),
+        (nn.Sequential(*[nn.Linear(8, 8)] * 7), r"0\.weight: \[8, 8\] there, \[8, 6\] here"),
+    ],
+)
+def test_another_architecture_is_not_projected(other: nn.Module, words: str) -> None:
+    before = copy.deepcopy(other.state_dict())
+    with pytest.raises(ValueError, match=f"(?s){words}"):
+        Projector(net()).project_(other)
+    assert_close(other.state_dict(), before, rtol=0, atol=0)
+
+
 # --- refusals
 
 
@@ -541,6 +647,67 @@ def test_optimizers_that_would_not_do_are_refused() -> None:
     for again in (projector, Projector(model)):
         with pytest.raises(ValueError, match="this SGD has a Projector already; call detach"):
             again.attach(optimizer)
+
+
+def converted() -> Any:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 5))
+    early = sgd(model.parameters())
+    nap.normalize_(model, torch.randn(4, 6))
+    return model, early
+
+
+@pytest.mark.parametrize("affine", ["free", "decay"])
+def test_an_optimizer_made_before_step_1_is_refused(affine: Any) -> None:
+    model, early = converted()
+    norms = [name for name, _ in model.named_parameters() if "nap_norm" in name]
+    words = rf"SGD: built before nap\.normalize_.*train {', '.join(norms)}; build the optimizer after it"
+    with pytest.raises(ValueError, match=words):
+        Projector(model, affine=affine).attach(early)
+    assert not early._optimizer_step_post_hooks
+    Projector(model, affine=affine, exclude=norms).attach(early)
+    model, early = converted()
+    late = sgd([model.get_parameter(name) for name in norms])
+    if affine == "free":  # nothing of the plan is in it, so it need not be followed
+        early.add_param_group(late.param_groups[0])
+        Projector(model).attach(early)
+    else:
+        with pytest.raises(ValueError, match=r"attach\(a, b\)"):
+            Projector(model, affine=affine).attach(early)
+        Projector(model, affine=affine).attach(early, late)
+
+
+def test_frozen_norms_need_no_optimizer() -> None:
+    model, early = converted()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("nap_norm" not in name)
+    Projector(model).attach(early)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_output_layer_that_starts_near_zero_needs_a_choice(axis: int) -> None:
+    def small(gain: float) -> Any:
+        """A head of 4096 entries that are `gain` times 1/√fan_in, fan_in being 1024."""
+        model = nn.Module()
+        shape = (4, 1024) if axis == 0 else (1024, 4)
+        model.register_parameter("hidden", nn.Parameter(1e-9 * torch.randn(3, 3)))  # only outputs count
+        model.register_parameter("head", nn.Parameter(torch.full(shape, gain / 32)))
+        rows = {
+            "hidden": Weight("hidden", Role.SCALE_INVARIANT),
+            "head": Weight("head", Role.OUTPUT, out_axis=axis),
+        }
+        setattr(model, PLAN_ATTRIBUTE, SimpleNamespace(weights=WeightTable(rows)))
+        return model
+
+    words = r"^head: an output layer that starts near zero.*output='free' or exclude=\['head'\].*'project'"
+    with pytest.raises(ValueError, match=words):
+        Projector(small(0.09))
+    Projector(small(0.11))
+    Projector(small(0.01), exclude=["head"])
+    assert Projector(small(0.01), output="free").plan.names("project") == ["hidden"]
+    meant = Projector(small(0.01), output="project")
+    assert meant.plan.names("project") == ["hidden", "head"]
+    Projector(small(1.0)).load_state_dict(meant.state_dict())  # the same setting, chosen or by default
 
 
 def test_a_joint_pair_must_not_be_split_between_optimizers() -> None:

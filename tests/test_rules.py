@@ -290,3 +290,24 @@ BAD = [("norm", "batch"), ("affine", "offset"), ("batch_norm", "drop"), ("rnn", 
 def test_bad_options_are_named(name, value):
     with pytest.raises(ValueError, match=name):
         nap.plan(mlp(), X, **{name: value})
+
+
+class SharedKeys(nn.Module):
+    """Eight query heads share one key head; with or without the usual 1/√d."""
+
+    def __init__(self, scaled: bool):
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(16, 128), nn.Linear(16, 16), nn.Linear(16, 16)
+        self.out, self.scale = nn.Linear(128, 4), 16**-0.5 if scaled else 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (8, 16)).transpose(1, 2)
+        k, v = (layer(x).unsqueeze(1).expand(-1, 8, -1, -1) for layer in (self.k, self.v))
+        weights = torch.softmax(q @ k.transpose(-2, -1) * self.scale, -1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize(("scaled", "gain"), [(True, 1.0), (False, 16**-0.25)])
+def test_logits_start_at_unit_scale_even_where_the_model_does_not_divide_by_the_root_of_d(scaled, gain):
+    plan = nap.plan(SharedKeys(scaled), torch.randn(2, 5, 16))
+    assert {p.module: pytest.approx(p.gain, rel=1e-3) for p in plan.placements} == {"q": gain, "k": gain}

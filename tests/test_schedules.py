@@ -177,3 +177,20 @@ def test_bad_arguments_are_named_with_their_range(call, words):
     with pytest.raises(ValueError, match=words):
         call(optimizer)
     assert optimizer.param_groups[0]["lr"] == 1e-3
+
+
+@each_schedule
+def test_a_group_that_comes_late_is_an_error_with_a_way_out(make):
+    optimizer = adam(1e-3)
+    scheduler = make(optimizer)
+    state = scheduler.state_dict()
+    follow(optimizer, scheduler, 3)
+    optimizer.add_param_group({"params": [torch.zeros(3, requires_grad=True)], "lr": 2e-2})
+    words = r"1 parameter groups.*the 2 that Adam has now.*add_param_group before.*new schedule"
+    for call in (scheduler.step, scheduler.restart, lambda: make(optimizer).load_state_dict(state)):
+        with pytest.raises(ValueError, match=words):
+            call()
+    for group, peak in zip(optimizer.param_groups, (1e-3, 2e-2), strict=True):
+        group["lr"] = peak
+    fresh = adam(1e-3, 2e-2)
+    assert follow(optimizer, make(optimizer), 20) == follow(fresh, make(fresh), 20)

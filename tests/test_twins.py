@@ -172,6 +172,8 @@ def zeroed() -> nn.Sequential:
         ),
         (lambda: ImplicitSchedule(zeroed()), "0.weight has zero norm"),
         (lambda: ImplicitSchedule(mlp(), every=0), "every is 0"),
+        (lambda: ImplicitSchedule(mlp(), weights=[]), r"no weights to record: weights=\[\] names none"),
+        (lambda: ImplicitSchedule(nn.LayerNorm(3)), "no weights to record: LayerNorm has none"),
     ],
 )
 def test_bad_arguments_are_named_with_the_way_out(make, words):
@@ -239,14 +241,36 @@ def test_multipliers_use_the_power_of_the_update():
     )
     assert schedule.multipliers(2, update="normalised") == {"a": 0.5, "b": 0.5}
     assert schedule.multipliers(2, update=Update.RAW) == {"a": 0.25, "b": 0.25}
-    assert schedule.multipliers(4, update=Update.RAW) == {"a": 0.25, "b": 1.0}
-    assert schedule.multipliers(4, update=Update.RAW, mode="global") == pytest.approx(
-        dict.fromkeys("ab", 25 / 52)
-    )
+    assert schedule.multipliers(4, update=Update.RAW, mode="per-layer") == {"a": 0.25, "b": 1.0}
+    together = pytest.approx(dict.fromkeys("ab", 25 / 52))
+    assert schedule.multipliers(4, update=Update.RAW, mode="global") == together
     assert schedule.multipliers(1, update="normalised") == {"a": 0.75, "b": 0.75}  # between two records
     assert schedule.multipliers(99, update="raw") == schedule.multipliers(4, update="raw")
     with pytest.raises(ValueError, match="mode is 'both'"):
         schedule.multipliers(0, update="raw", mode="both")  # type: ignore[arg-type]
+
+
+def test_one_default_mode_for_curves_multipliers_and_scheduler():
+    schedule, _ = recorded(OPTIMIZERS["SGD"], 5)
+    curves = schedule.curves(update="raw")
+    together = schedule.curves(update="raw", mode="global")
+    assert all(np.array_equal(curves[name], together[name]) for name in HIDDEN)
+    assert schedule.multipliers(3, update="raw") == schedule.multipliers(3, update="raw", mode="global")
+    optimizer = SGD(mlp().parameters(), lr=1.0)
+    scheduler = schedule.scheduler(optimizer)
+    for step in range(5):
+        (rate,) = scheduler.get_last_lr()
+        assert rate == pytest.approx(schedule.multipliers(step, update="raw")[HIDDEN[0]])
+        optimizer.step()
+        scheduler.step()
+
+
+def test_a_record_of_a_converted_model_is_of_its_scale_invariant_weights():
+    model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    assert ImplicitSchedule(model).names == ["0.weight", "2.weight"]  # not traced
+    nap.normalize_(model, torch.randn(4, 8))
+    assert ImplicitSchedule(model).names == ["0.weight"]  # the norm of the output layer hides no rate
+    assert ImplicitSchedule(model, weights=["2.weight"]).names == ["2.weight"]
 
 
 def test_a_record_survives_json_and_goes_on():

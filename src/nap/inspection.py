@@ -1,6 +1,6 @@
 """What NaP would do to a model, before it does it: the library part of `nap inspect`.
 
-`load_factory` and `example_input` turn words into a model and its inputs; `describe` plans both steps
+`build` and `example_input` turn words into a model and its inputs; `describe` plans both steps
 of NaP on a copy and says what it found.
 """
 
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,16 +23,18 @@ from torch import Tensor, nn
 
 from nap.conversion.normalize import normalize_, plan
 from nap.conversion.placement import Plan
+from nap.conversion.trial import detached_copy
 from nap.projection.project import ProjectionPlan, Projector
 
+VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
 } | {"bool": torch.bool, "uint8": torch.uint8}
 
 
-def load_factory(target: str) -> Callable[[], Any]:
-    """The function that `FILE.py:FACTORY` names; the file runs as a script's neighbour would import it."""
+def build(target: str) -> Any:
+    """What the factory that `FILE.py:FACTORY` names returns; files beside FILE.py can be imported meanwhile."""
     file, colon, name = target.rpartition(":")
     if not colon or not file or not name:
         raise ValueError(f"{target!r} names no factory; write FILE.py:FACTORY, such as models.py:make_model")
@@ -38,24 +42,50 @@ def load_factory(target: str) -> Callable[[], Any]:
     if not path.is_file():
         near = get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
         raise ValueError(f"there is no file {file}{_did_you_mean(near)}")
-    name_inside = f"_inspected_{path.stem}"  # a name of its own: the file may be called random.py
-    spec = importlib.util.spec_from_file_location(name_inside, path)
+    directory = str(path.resolve().parent)
+    sys.path.insert(0, directory)
+    try:
+        factory = _factory(_run_file(path), name, file)
+        try:
+            return factory()
+        except (Exception, SystemExit) as error:
+            raise ValueError(f"the factory {name} of {file} raised {_said(error)}") from error
+    finally:
+        sys.path.remove(directory)
+
+
+def _run_file(path: Path) -> ModuleType:
+    name = f"_inspected_{path.stem}"  # a name of its own: the file may be called random.py
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"{file} is not a Python file; its name has to end in .py")
+        raise ValueError(f"{path} is not a Python file; its name has to end in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))
-    sys.modules[name_inside] = module  # dataclasses inside the file look themselves up here
+    sys.modules[name] = module  # dataclasses inside the file look themselves up here
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise ValueError(f"{file} fails when it is imported: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(str(path.resolve().parent))
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{path} fails when it is imported: {_said(error)}") from error
+    return module
+
+
+def _factory(module: ModuleType, name: str, file: str) -> Callable[[], Any]:
     found = getattr(module, name, None)
+    if isinstance(found, nn.Module):
+        raise ValueError(f"{name} of {file} is a model, not a factory; write a function that returns it")
     if not callable(found):
         callables = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
         what = "no" if found is None else "a value, not a function, called"
         raise ValueError(f"{file} has {what} {name}{_did_you_mean(get_close_matches(name, callables, n=1))}")
+    needed = [
+        parameter.name
+        for parameter in inspect.signature(found).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind not in (VAR_POSITIONAL, VAR_KEYWORD)
+    ]
+    if needed:
+        raise ValueError(
+            f"the factory {name} of {file} needs {', '.join(needed)}; "
+            "name a function without arguments that calls it"
+        )
     return found
 
 
@@ -163,14 +193,16 @@ def describe(
 
 def _check_runs(model: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
     """Tell a model that fails by itself from one that conversion cannot handle."""
-    twin = copy.deepcopy(model).eval()
+    twin = detached_copy(model)
     try:
         with torch.no_grad():
             twin(*(args if isinstance(args, tuple) else (args,)), **kwargs)
     except Exception as error:
-        raise ValueError(
-            f"the model does not run on the example input: {type(error).__name__}: {error}"
-        ) from error
+        raise ValueError(f"the model does not run on the example input: {_said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _did_you_mean(near: Sequence[str]) -> str:

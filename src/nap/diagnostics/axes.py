@@ -15,6 +15,12 @@ CARRIERS = (*ACTIVATIONS, *NORMS, nn.Identity, nn.modules.dropout._DropoutNd)  #
 _MARK = "_nap_unit_axis"  # on a tensor, so that it ends with the tensor
 
 
+def is_weighted(module: nn.Module) -> bool:
+    """Whether a module computes features with weights of its own: a Linear, a convolution, an LSTM, …"""
+    own = next(module.parameters(recurse=False), None)
+    return isinstance(module, PRODUCERS) or (own is not None and next(module.children(), None) is None)
+
+
 class UnitAxes:
     """What is known of the axes during one forward; tell it of each layer's output in order.
 
@@ -41,8 +47,12 @@ class UnitAxes:
         if axis is not None and isinstance(output, Tensor) and output.shape == source.shape:
             setattr(output, _MARK, axis)
 
+    def lost(self) -> None:
+        """A layer of another kind ran: where it puts its units is not known."""
+        self._latest = None
+
     def of(self, name: str, features: Tensor) -> int | None:
-        """The axis of the units: as followed, else the one of the latest layer's width; None: no layer yet.
+        """The axis of the units: as followed, else the one of the latest layer's width; None: unknown.
 
         In (batch, features) there is no choice, and each flattened feature counts as a unit. Beyond
         that a width that no axis has, or more than one, is an error.

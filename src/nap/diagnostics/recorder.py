@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nap.diagnostics.activations import ACTIVATIONS, gives_zeros
-from nap.diagnostics.axes import CARRIERS, PRODUCERS, UnitAxes
+from nap.diagnostics.activations import gives_zeros
+from nap.diagnostics.axes import CARRIERS, PRODUCERS, UnitAxes, is_weighted
 from nap.diagnostics.norms import gradient_norm, parameter_norm
 from nap.diagnostics.probing import as_arguments, evaluating
 from nap.diagnostics.rank import feature_rank
 from nap.diagnostics.units import dead_units, dormant_units, linearized_units
+from nap.diagnostics.watched import activations_in, as_features, resolved, unknown_in
 from nap.rates.learning_rate import effective_learning_rates
 
 PENULTIMATE = "penultimate"
@@ -68,7 +69,7 @@ class Recorder:
         self.model, self.every, self.optimizer = model, every, optimizer
         self.tau, self.threshold, self.unit_axis = tau, threshold, dict(unit_axis or {})
         self._explicit = layers is not None
-        self._layers = _resolve(model, layers) if layers is not None else _activations(model)
+        self._layers = resolved(model, layers) if layers is not None else activations_in(model)
         self._calls = 0
         for name in self.unit_axis:
             if name.partition("#")[0] not in self.layers:
@@ -88,7 +89,7 @@ class Recorder:
             rows.append(f"{PENULTIMATE}: what the last nn.Linear reads")
             rows.append(
                 "not seen: activations written as functions, and modules that are not in ACTIVATIONS"
-                + "".join(f"\n    {name}: {kind}" for name, kind in _unknown(self.model).items())
+                + "".join(f"\n    {name}: {kind}" for name, kind in unknown_in(self.model).items())
             )
         return "\n  ".join(rows)
 
@@ -124,7 +125,7 @@ class Recorder:
     @contextmanager
     def _hooks(self, found: dict[str, Tensor]) -> Iterator[None]:
         axes = UnitAxes()
-        latest: list[nn.Module] = []  # of the layers, norms and activations
+        latest: list[nn.Module] = []  # of those that make new features
         last_linear: list[tuple[Tensor, bool | None]] = []  # its input, and whether that has zeros
         calls: dict[str, int] = {}
 
@@ -136,8 +137,10 @@ class Recorder:
             def hook(module: nn.Module, args: Any, output: Any) -> None:
                 if isinstance(module, PRODUCERS):
                     axes.produced(name, module, output)
-                elif args:
-                    axes.carried(args[0], output)
+                elif isinstance(module, CARRIERS):
+                    axes.carried(args[0] if args else None, output)
+                else:
+                    axes.lost()
                 if not isinstance(module, (nn.Identity, nn.modules.dropout._DropoutNd)):
                     latest[:] = [module]
 
@@ -149,15 +152,15 @@ class Recorder:
                 title = name if calls[name] == 1 else f"{name}#{calls[name]}"
                 axis = self.unit_axis.get(title, self.unit_axis.get(name))
                 if axis is None:
-                    axis = axes.of(name, _features(name, output))
-                found.update(self._measures(title, _features(name, output), axis, gives_zeros(module)))
+                    axis = axes.of(name, as_features(name, output))
+                found.update(self._measures(title, as_features(name, output), axis, gives_zeros(module)))
 
             return hook
 
         handles = []
         try:
             for name, module in self.model.named_modules():
-                if isinstance(module, (*PRODUCERS, *CARRIERS)):
+                if isinstance(module, CARRIERS) or is_weighted(module):
                     handles.append(module.register_forward_hook(follow(name)))
                 if isinstance(module, nn.Linear):
                     handles.append(module.register_forward_pre_hook(entered_linear, with_kwargs=True))
@@ -192,42 +195,3 @@ class Recorder:
         for name in self._layers if self._explicit else ():
             if f"dormant/{name}" not in found:
                 raise ValueError(f"{name} did not run in this forward; take it out of `layers`")
-
-
-def _activations(model: nn.Module) -> dict[str, nn.Module]:
-    return {name: module for name, module in model.named_modules() if isinstance(module, ACTIVATIONS)}
-
-
-def _unknown(model: nn.Module) -> dict[str, str]:
-    """Modules of the user's own without parts or parameters, by class: some may be activations."""
-    return {
-        name: type(module).__name__
-        for name, module in model.named_modules()
-        if not type(module).__module__.startswith(("torch.", "nap."))
-        and not isinstance(module, ACTIVATIONS)
-        and not any(module.children())
-        and not any(True for _ in module.parameters())
-    }
-
-
-def _resolve(model: nn.Module, layers: Sequence[str | nn.Module]) -> dict[str, nn.Module]:
-    modules = dict(model.named_modules())
-    names = {module: name for name, module in modules.items()}
-    found = {}
-    for layer in layers:
-        name = layer if isinstance(layer, str) else names.get(layer)
-        if name is None or name not in modules:
-            raise ValueError(
-                f"{layer!r} is no module of {type(model).__name__}; choose among {list(modules)[1:]}"
-            )
-        found[name] = modules[name]
-    return found
-
-
-def _features(name: str, output: Any) -> Tensor:
-    if not isinstance(output, Tensor):
-        raise ValueError(
-            f"{name} returns {type(output).__name__}, not a tensor of features; "
-            "name a module inside it that returns one"
-        )
-    return output

@@ -30,7 +30,7 @@ class Heads:
     """How one operand of a q·k product is laid out in its producer's output."""
 
     groups: tuple[frozenset[int], ...]  # the features of each head
-    gain: float  # factor between the producer's output and the operand, about
+    gain: float  # factor between the producer's output and the operand
 
 
 def reached_features(place: Tensor, output: Tensor, axis: int) -> frozenset[int]:
@@ -58,10 +58,10 @@ def head_groups(operand: Tensor, contracted: int, output: Tensor, axis: int) -> 
     sizes = {len(group) for group in groups}
     if len(sizes) != 1:
         raise LayoutError(f"heads of {sorted(sizes)} features")
-    if max(sizes) < rows.shape[-1] and _positions_of_a_row(rows, output, axis) > 1:
+    positions, gain = _one_row(rows, output, axis)
+    if max(sizes) < rows.shape[-1] and positions > 1:
         raise LayoutError("the product runs over positions, not over features")
-    gain = plain.norm(dim=-1).max() / noise[: max(sizes)].norm() / len(groups) ** 0.5
-    return Heads(groups, float(gain))
+    return Heads(groups, gain)
 
 
 def _alike(reached: Tensor, marks: Tensor) -> tuple[frozenset[int], ...]:
@@ -90,14 +90,15 @@ def _alike(reached: Tensor, marks: Tensor) -> tuple[frozenset[int], ...]:
     return tuple(frozenset((everything & (head == h)).nonzero().flatten().tolist()) for h in found)
 
 
-def _positions_of_a_row(rows: Tensor, output: Tensor, axis: int) -> int:
-    """How many positions of `output` one row depends on; of the first row tried that depends on any."""
+def _one_row(rows: Tensor, output: Tensor, axis: int) -> tuple[int, float]:
+    """On how many positions of `output` one row depends, and by which factor."""
     for share in (2, 3, 1):  # the rim may be padding, which depends on nothing
         row = rows[tuple(max(0, size // share - 1) for size in rows.shape[:-1])]
-        count = int((_features_last(_gradient(row, output, _noise(row)), axis) != 0).any(-1).sum())
-        if count:
-            return count
-    return 0
+        weights = _noise(row)
+        gradient = _features_last(_gradient(row, output, weights), axis)
+        if count := int((gradient != 0).any(-1).sum()):
+            return count, float(gradient.norm() / weights.norm())
+    return 0, 1.0
 
 
 def sections(width: int, labels: Sequence[tuple[str, int] | None]) -> tuple[int, tuple[Section, ...]]:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 
 FINE, PROBLEMS, BAD_USAGE = 0, 1, 2
 
@@ -20,7 +21,7 @@ examples:
 exit codes:
   0  both steps can be applied
   1  problems found, each printed with a way out
-  2  bad usage: no such file or factory, or inputs that make no sense
+  2  bad usage: no such file or factory, one that fails, or inputs that make no sense
 """
 
 
@@ -31,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
         description="Normalize-and-Project: networks that keep learning.",
         epilog="example: nap inspect models.py:make_model --input 2x3x32x32",
     )
+    top.add_argument("--version", action="version", version=f"nap {_version()}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     inspect = commands.add_parser(
         "inspect",
@@ -55,6 +57,12 @@ def parser() -> argparse.ArgumentParser:
     step2 = inspect.add_argument_group("step 2: as in nap.Projector")
     step2.add_argument("--per", choices=["tensor", "row"], default="tensor")
     step2.add_argument("--output", choices=["project", "free"], default="project")
+    step2.add_argument(
+        "--projector-affine",
+        choices=["free", "joint", "decay"],
+        default="free",
+        help="what Projector(affine=...) does with scale and offset of norms",
+    )
     inspect.add_argument("--json", action="store_true", help="print JSON instead of tables")
     inspect.set_defaults(run=_inspect)
     return top
@@ -76,14 +84,14 @@ def _inspect(options: argparse.Namespace) -> int:
 
     inputs = [inspection.example_input(text, seed=seed) for seed, text in enumerate(options.input)]
     with contextlib.redirect_stdout(sys.stderr):  # what the user's file prints must not spoil --json
-        returned = inspection.load_factory(options.target)()
+        returned = inspection.build(options.target)
     model, args, kwargs = inspection.model_and_inputs(returned, inputs)
     step1 = ("norm", "affine", "batch_norm", "qk_norm", "rnn", "eps", "exclude", "allow")
     found = inspection.describe(
         model,
         args,
         kwargs,
-        projector={"per": options.per, "output": options.output},
+        projector={"per": options.per, "output": options.output, "affine": options.projector_affine},
         **{name: getattr(options, name) for name in step1},
     )
     print(json.dumps(found.to_json(), indent=2) if options.json else found)
@@ -91,4 +99,20 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _eps(text: str) -> str | float:
-    return text if text == "relative" else float(text)
+    try:
+        return text if text == "relative" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither 'relative' nor a number such as 1e-5"
+        ) from None
+
+
+def _version() -> str:
+    try:
+        return metadata.version("normalize-and-project")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,7 +8,14 @@
     method.after_step_(training, inputs)
     method.at_task_change_(training)     # when the task changes
 
-with `method.prepare_(model, inputs)` before the optimizer is built.
+with `method.prepare_(model, inputs)` before the optimizer is built. Under NaP the order matters:
+
+1. `prepare_` of methods that exchange activations (`LeakyReLU`, `CReLU`),
+2. `nap.normalize_`, which puts norms in front of those activations and removes biases,
+3. `prepare_` of methods that act on units (`ReDo`, `ContinualBackprop`), which note each unit's
+   parameters: the norms' scales among them, the removed biases not. The rest may be prepared anywhere.
+
+No method changes a frozen parameter.
 """
 
 from nap.methods.continual_backprop import ContinualBackprop

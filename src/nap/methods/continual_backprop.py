@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nap.methods.contract import Training, check_range
-from nap.methods.resets import UnitMethod, activity_of, reset_units_
+from nap.methods.resets import UnitMethod, activity_of, check_trained, reset_units_
 from nap.methods.wiring import Units
 
 
@@ -59,6 +59,7 @@ class ContinualBackprop(UnitMethod):
 
     @torch.no_grad()
     def after_step_(self, training: Training, inputs: Any = None) -> None:
+        check_trained(training, self.plan)
         activity = activity_of(training, self.plan, inputs)
         chosen = {
             name: self._choose(training, units, activity[name]) for name, units in self.plan.layers.items()

@@ -23,7 +23,7 @@ class Training:
     """
 
     model: nn.Module
-    parameters: Mapping[str, Tensor]  # those that the optimizer trains
+    parameters: Mapping[str, Tensor]  # those that the optimizer trains, frozen ones not among them
     initial: Mapping[str, Tensor]  # their values at the start
     learning_rate: Callable[[str], float | Tensor]  # at present, of one parameter
     moments: Callable[[str], Sequence[Tensor]]  # the optimizer's running averages for one parameter
@@ -36,13 +36,15 @@ class Training:
         """The run of `model` under `optimizer`, starting now: the present values count as initial.
 
         Make it after `nap.normalize_` and the first projection. To resume, restore `initial` from a
-        checkpoint: `dataclasses.replace(training, initial=saved)`.
+        checkpoint: `dataclasses.replace(training, initial=saved)`. Frozen parameters (`requires_grad`
+        is False) are not part of it, so no method changes them; make it anew after freezing others.
         """
         group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
-        parameters = {name: p for name, p in model.named_parameters() if p in group_of}
+        parameters = {name: p for name, p in model.named_parameters() if p in group_of and p.requires_grad}
         if not parameters:
             raise ValueError(
-                f"the optimizer trains no parameter of {type(model).__name__}; build it on model.parameters()"
+                f"the optimizer trains no parameter of {type(model).__name__}; build it on model.parameters(), "
+                "and leave some of them unfrozen"
             )
         return cls(
             model=model,

@@ -98,7 +98,9 @@ def _widen_(model: nn.Module, wiring: Wiring, generator: Generator) -> None:
         if units.activation in relus:
             axes.setdefault(units.activation, set()).add(units.axis)
             for entries in units.outgoing:
-                extra[entries.parameter] = extra.get(entries.parameter, 0) + int((entries.unit >= 0).sum())
+                reader = model.get_submodule(entries.parameter.rpartition(".")[0])
+                columns = entries.unit.movedim(_input_axis(reader), 0).flatten(1).amax(1)
+                extra[entries.parameter] = extra.get(entries.parameter, 0) + int((columns >= 0).sum())
     for name, found in axes.items():
         if len(found) > 1:
             raise ValueError(f"{name} is used on tensors whose units lie on different axes; use two modules")
@@ -108,11 +110,14 @@ def _widen_(model: nn.Module, wiring: Wiring, generator: Generator) -> None:
         _add_columns_(model.get_submodule(parameter.rpartition(".")[0]), columns, generator)
 
 
+def _input_axis(layer: nn.Module) -> int:
+    return 0 if isinstance(layer, nn.modules.conv._ConvTransposeNd) else 1
+
+
 @torch.no_grad()
 def _add_columns_(layer: nn.Module, columns: int, generator: Generator) -> None:
     assert isinstance(layer, (nn.Linear, nn.modules.conv._ConvNd))
-    axis = 0 if isinstance(layer, nn.modules.conv._ConvTransposeNd) else 1
-    old = layer.weight
+    axis, old = _input_axis(layer), layer.weight
     drawn = [fresh_like(old, generator) for _ in range(-(-columns // old.shape[axis]))]
     new = torch.cat([old, torch.cat(drawn, axis).narrow(axis, 0, columns)], axis)
     layer.weight = nn.Parameter(new * (old.shape[axis] / new.shape[axis]) ** 0.5, old.requires_grad)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nap.diagnostics.units import dormancy_scores
 from nap.methods.contract import Training, check_range
-from nap.methods.resets import UnitMethod, activity_of, reset_units_
+from nap.methods.resets import UnitMethod, activity_of, check_trained, reset_units_
 
 
 def dormant(activity: Tensor, tau: float) -> Tensor:
@@ -60,6 +60,8 @@ class ReDo(UnitMethod):
 
     def after_step_(self, training: Training, inputs: Any = None) -> None:
         self._updates += 1
+        if self._updates == 1:  # the first reset may be an hour away
+            check_trained(training, self.plan)
         if self._updates % self.every == 0:
             activity = activity_of(training, self.plan, inputs)
             reset_units_(training, self.plan, {k: dormant(a, self.tau) for k, a in activity.items()})

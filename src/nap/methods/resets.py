@@ -58,12 +58,16 @@ def reset_units_(training: Training, wiring: Wiring, chosen: Mapping[str, Tensor
 
     Incoming entries (weights, bias, scale and offset of a norm) are drawn afresh, outgoing ones become
     zero, and the optimizer's running averages of exactly these entries become zero. Step counts stay,
-    and so do the running statistics of a BatchNorm, which adapt by themselves.
+    and so do the running statistics of a BatchNorm, which adapt by themselves, and a frozen bias, scale
+    or offset. Nothing is changed if a parameter is missing (`check_trained`).
     """
     layers = [(wiring.layers[name], units) for name, units in chosen.items()]
+    check_trained(training, wiring)
     for layer, units in layers:
         for entries in layer.incoming:
-            theta = _trained(training, entries)
+            theta = training.parameters.get(entries.parameter)
+            if theta is None:
+                continue  # a frozen bias, scale or offset
             fresh = fresh_like(
                 training.initial[entries.parameter], training.generator, stacked=training.stacked
             )
@@ -71,20 +75,24 @@ def reset_units_(training: Training, wiring: Wiring, chosen: Mapping[str, Tensor
     # Afterwards, so that a new unit starts without weights from other new units in front of it.
     for layer, units in layers:
         for entries in layer.outgoing:
-            theta = _trained(training, entries)
+            theta = training.parameters[entries.parameter]
             _overwrite_(training, entries, units, theta.masked_fill(entries.where(units), 0))
 
 
-def _trained(training: Training, entries: Entries) -> Tensor:
-    if entries.parameter not in training.parameters:
-        raise ValueError(
-            f"{entries.parameter} belongs to hidden units, but the optimizer does not train it; "
-            "add it to the optimizer, or skip its layer"
-        )
-    return training.parameters[entries.parameter]
+def check_trained(training: Training, wiring: Wiring) -> None:
+    """Raises unless the units' parameters are there and trained; a frozen bias, scale or offset may stay."""
+    own = dict(training.model.named_parameters())
+    for name in (e.parameter for layer in wiring.layers.values() for e in (*layer.incoming, *layer.outgoing)):
+        if name not in own:
+            raise ValueError(f"{name} is gone from the model; call prepare_ after nap.normalize_")
+        frozen = not own[name].requires_grad
+        if name not in training.parameters and not (frozen and own[name].ndim < 2):
+            reason = "it is frozen" if frozen else "the optimizer does not train it"
+            way_out = "unfreeze it" if frozen else "add it to the optimizer"
+            raise ValueError(f"{name} belongs to hidden units, but {reason}; {way_out}, or skip its layer")
 
 
 def _overwrite_(training: Training, entries: Entries, units: Tensor, value: Tensor) -> None:
-    _trained(training, entries).copy_(value)
+    training.parameters[entries.parameter].copy_(value)
     for moment in training.moments(entries.parameter):
         moment.masked_fill_(entries.where(units), 0)

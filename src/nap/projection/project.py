@@ -15,20 +15,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nap.norms.norm import Norm
+from nap.projection import refusals
 from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
 from nap.projection.names import bare_names, bare_state, counterparts
 from nap.projection.plan import Excluded, ProjectionPlan, decide, names_in, norms_to_keep, pairs_of
-from nap.projection.refusals import (
-    check_fit,
-    check_held,
-    check_joint,
-    check_options,
-    check_output,
-    check_radii,
-    check_rows,
-    check_state,
-    readable_parameters,
-)
 from nap.projection.sphere import norms_like, project_tensors_
 from nap.projection.updates import AfterStep, by_count, hooks_on
 from nap.weights import weight_groups
@@ -92,25 +82,25 @@ class Projector:
         decay: float = 1e-3,
         exclude: Excluded | Iterable[Excluded] = (),
     ):
-        check_options(every, decay, per=per, output=output, affine=affine)
-        parameters, table = readable_parameters(model), weight_groups(model)
+        refusals.check_options(every, decay, per=per, output=output, affine=affine)
+        parameters, table = refusals.readable_parameters(model), weight_groups(model)
         left_out = names_in(model, exclude)
         plan = decide(table, parameters, left_out, per=per, output=output, affine=affine)
-        check_fit(plan, parameters, output)
+        refusals.check_fit(plan, parameters, output)
         self._pairs = pairs_of([table[name] for name in plan.names("joint", "decay")])
         if affine == "joint":
-            check_joint(self._pairs, table, parameters)
+            refusals.check_joint(self._pairs, table, parameters)
         weights = [table[name] for name in plan.names("project")]
         if per == "row":
-            check_rows(weights)
+            refusals.check_rows(weights)
         self._radii = {row.name: norms_to_keep(row, parameters[row.name], per) for row in weights}
-        check_radii(self._radii, parameters)
+        refusals.check_radii(self._radii, parameters)
         self.plan: ProjectionPlan = plan.at(self._radii)
         if output is None:
-            check_output(self.plan, table, parameters)
+            refusals.check_output(self.plan, table, parameters)
         acted = plan.names("project", "joint", "decay")
         self._settings: dict[str, Any] = {"every": every, "per": per, "affine": affine}
-        self._settings["output"] = output or "project"
+        self._settings |= {"output": output or "project"}
         self._settings |= {"decay": decay} if affine == "decay" else {}
         self._shapes = {name: parameters[name].shape for name in acted}
         slots = {
@@ -180,7 +170,7 @@ class Projector:
         norms = {id(p): name for name, p in held.items() if p is not None and p.requires_grad}
         together = self._pairs if self._settings["affine"] == "joint" else []
         new = hooks_on(optimizers, names, together, self._follow_)
-        check_held([hook.optimizer for hook in [*self._hooks, *new]], names, norms)
+        refusals.check_held([hook.optimizer for hook in [*self._hooks, *new]], names, norms)
         for hook in new:
             hook.attach()
         self._hooks += new
@@ -236,7 +226,7 @@ class Projector:
         Names may differ by what wrappers add: a compiled or parallel model takes the state of a plain one.
         """
         bare, saved = bare_names(self.plan.names()), bare_state(state)
-        check_state(bare_state(self.state_dict()), saved)
+        refusals.check_state(bare_state(self.state_dict()), saved)
         self._radii = {name: saved["radii"][bare[name]].clone() for name in self._radii}
         self._updates = {name: int(saved["updates"][bare[name]]) for name in self._updates}
 

@@ -140,7 +140,7 @@ class ImplicitSchedule:
 
 def _followed(model: nn.Module, weights: Collection[str] | None) -> list[str]:
     chosen = list(matrix_like(model, weights).values())
-    if weights is None and any(row.role not in (Role.WEIGHT, Role.UNUSED) for row in chosen):  # traced
+    if weights is None and any(row.role is not Role.WEIGHT for row in chosen):  # traced
         chosen = [row for row in chosen if row.role in (Role.SCALE_INVARIANT, Role.NORMALISED)]
     if not chosen:
         found = "weights=[] names none" if weights is not None else f"{type(model).__name__} has none"
