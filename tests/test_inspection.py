@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -49,6 +52,21 @@ def make_zero_head():
 
 def make_nothing():
     return "a model, honestly"
+
+def make_late():
+    from later import WIDTH  # only when the model is built
+    return nn.Sequential(nn.Linear(8, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 3))
+
+def make_wide(width, *, depth=1):
+    return make_mlp()
+
+def make_trouble():
+    return {}["weights"]
+
+def make_exit():
+    raise SystemExit(0)
+
+MODEL = nn.Linear(8, 3)
 """
 
 
@@ -56,6 +74,7 @@ def make_nothing():
 def file(tmp_path: Path) -> str:
     (tmp_path / "helper.py").write_text("WIDTH = 16\n")
     (tmp_path / "models.py").write_text(SOURCE)
+    (tmp_path / "later.py").write_text("WIDTH = 16\n")
     (tmp_path / "broken.py").write_text("import no_such_package\n")
     return str(tmp_path / "models.py")
 
@@ -85,6 +104,7 @@ def test_options_reach_both_steps() -> None:
     ("factory", "words"),
     [
         ("make_mlp", ["--input", "4x8"]),
+        ("make_late", ["--input", "4x8"]),
         ("make_lm", ["--input", "2x16:int64"]),
         ("make_with_inputs", []),
         ("make_with_kwargs", []),
@@ -140,6 +160,10 @@ def test_json_is_for_programs(file: str, capsys: pytest.CaptureFixture[str]) -> 
         ("models.py:make_mlp", ["--input", "4x8:float23"], "unknown dtype 'float23'"),
         ("models.py:make_mlp", ["--input", "4x8", "--exclude", "nobody"], "nobody"),
         ("broken.py:make", [], "ModuleNotFoundError"),
+        ("models.py:make_trouble", [], "models.py raised KeyError: 'weights'"),
+        ("models.py:make_exit", [], "the factory make_exit of"),
+        ("models.py:make_wide", [], "needs width; name a function without arguments"),
+        ("models.py:MODEL", [], "is a model, not a factory"),
     ],
 )
 def test_bad_usage_exits_with_2_and_a_way_out(
@@ -157,6 +181,34 @@ def test_help_shows_an_example(words: list[str], capsys: pytest.CaptureFixture[s
         main(words)
     assert exit_.value.code == 0
     assert "nap inspect models.py:make_model --input 2x3x32x32" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("affine", "action"), [("free", "free"), ("joint", "joint"), ("decay", "decay")])
+def test_the_projectors_affine_choice(
+    file: str, affine: str, action: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--input", "4x8", "--projector-affine", affine, "--json"]
+    assert main(["inspect", f"{file}:make_mlp", *words]) == FINE
+    rows = json.loads(capsys.readouterr().out)["projection"]
+    assert {row["action"] for row in rows if row["role"] == "affine"} == {action}
+
+
+def test_a_bad_eps_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["inspect", "models.py:make", "--eps", "foo"])
+    assert exit_.value.code == BAD_USAGE
+    assert "'foo' is neither 'relative' nor a number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["nap", "nap.lab.cli"])
+def test_runs_as_a_module_and_helps_without_torch(module: str) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", module]
+    done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: nap")
+    assert "argparse" in done.stderr  # imports are listed there
+    assert "torch" not in done.stderr
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"nap {version('normalize-and-project')}\n"
 
 
 @pytest.mark.parametrize(("text", "shape", "dtype"), [("5", [5], "float32"), ("2x3:bool", [2, 3], "bool")])

@@ -54,6 +54,18 @@ def conv():
     )
 
 
+def two_convs():
+    return nn.Sequential(
+        nn.Unflatten(1, (3, 2, 2)),
+        nn.Conv2d(3, 6, 1),
+        nn.ReLU(),
+        nn.Conv2d(6, 5, 1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(5 * 2 * 2, 3),
+    )
+
+
 def layer_norm():
     return nn.Sequential(nn.Linear(12, 10), nn.LayerNorm(10), nn.ReLU(), nn.Linear(10, 3))
 
@@ -68,7 +80,7 @@ def nap_conv():
     return model
 
 
-NETS = [mlp, conv, layer_norm, batch_norm, nap_conv]
+NETS = [mlp, conv, two_convs, layer_norm, batch_norm, nap_conv]
 
 METHODS = {
     "none": Method,
@@ -216,6 +228,67 @@ class TestContract:
             twin.after_step_(other, INPUTS)
         for theta, reference in zip(model.parameters(), run.model.parameters(), strict=True):
             assert torch.equal(theta, reference)
+
+
+class TestFrozenParameters:
+    @pytest.mark.parametrize("name", [name for name in METHODS if "relu" not in name])
+    def test_no_method_changes_them(self, name):
+        model, method = build(mlp), METHODS[name]()
+        frozen = {k: p for k, p in model.named_parameters() if k in ("0.bias", "4.bias")}
+        for p in frozen.values():
+            p.requires_grad_(False)
+        before = {k: p.clone() for k, p in frozen.items()}
+        method.prepare_(model, INPUTS)
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        run = Training.of(model, opt, generator=generator())
+        assert not set(run.parameters) & set(frozen)
+        for _ in range(8):
+            opt.zero_grad()
+            stepped_loss = F.cross_entropy(model(INPUTS), LABELS)
+            (stepped_loss + method.penalty(run.parameters, run.initial)).backward()
+            method.before_step_(run)
+            opt.step()
+            method.after_step_(run, INPUTS)
+            method.at_task_change_(run)
+        for k, p in frozen.items():
+            assert torch.equal(p, before[k]), k
+
+    def test_resets_go_on_around_a_frozen_bias(self):
+        model = build(mlp)
+        model[0].bias.requires_grad_(False)
+        run = Training.of(model, torch.optim.SGD(model.parameters(), lr=0.1), generator=generator())
+        bias, row = model[0].bias.clone(), model[0].weight[3].detach().clone()
+        reset_units_(run, find_wiring(model, INPUTS), {"0": torch.arange(10) == 3})
+        assert torch.equal(model[0].bias, bias)
+        assert not torch.equal(model[0].weight[3], row)
+
+    @pytest.mark.parametrize("make", [lambda: ReDo(every=1000), lambda: ContinualBackprop(0.1)])
+    @pytest.mark.parametrize("layer", [0, 4])  # weights into units, and out of them
+    def test_a_frozen_weight_of_units_is_an_error_at_the_first_update(self, make, layer):
+        model, method = build(mlp), make()
+        model[layer].weight.requires_grad_(False)
+        method.prepare_(model, INPUTS)
+        run = Training.of(model, torch.optim.SGD(model.parameters(), lr=0.1), generator=generator())
+        with pytest.raises(ValueError, match=rf"{layer}\.weight .* is frozen; unfreeze it"):
+            method.after_step_(run, INPUTS)
+
+    def test_a_model_that_is_frozen_altogether_has_no_training(self):
+        model = build(mlp).requires_grad_(False)
+        with pytest.raises(ValueError, match="trains no parameter of Sequential"):
+            Training.of(model, torch.optim.SGD(model.parameters(), lr=0.1), generator=generator())
+
+
+class TestOrder:
+    @pytest.mark.parametrize("make", [lambda: ReDo(every=1000), lambda: ContinualBackprop(0.1)])
+    def test_units_found_before_normalize_are_an_error_with_a_way_out(self, make):
+        model, method = build(mlp), make()
+        method.prepare_(model, INPUTS)
+        normalize_(model, INPUTS)
+        run = Training.of(model, torch.optim.SGD(model.parameters(), lr=0.1), generator=generator())
+        with pytest.raises(ValueError, match=r"0\.bias is gone .* prepare_ after nap\.normalize_"):
+            method.after_step_(run, INPUTS)
+        method.prepare_(model, INPUTS)
+        method.after_step_(run, INPUTS)
 
 
 class TestDraws:
@@ -595,7 +668,7 @@ class TestReDo:
         with pytest.raises(ValueError, match="Adagrad keeps 'sum'"):
             redo.after_step_(run, INPUTS)
         frozen = Training.of(model, torch.optim.SGD(model[4].parameters(), lr=0.1), generator=generator())
-        with pytest.raises(ValueError, match="does not train it"):
+        with pytest.raises(ValueError, match="optimizer does not train it"):
             redo.after_step_(frozen, INPUTS)
 
 
@@ -662,6 +735,23 @@ class TestActivations:
                 with torch.no_grad():
                     new.weight.mul_(2**0.5)[:, old.in_features :] = 0
         assert_close(widened(INPUTS), model(INPUTS))
+
+    @pytest.mark.parametrize(
+        ("model", "shape"),
+        [
+            (nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 5, 3)), (5, 12, 3, 3)),
+            (nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.ConvTranspose2d(6, 5, 3)), (12, 5, 3, 3)),
+            (nn.Sequential(nn.ConvTranspose2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 5, 3)), (5, 12, 3, 3)),
+            (nn.Sequential(nn.Conv2d(3, 6, 8), nn.ReLU(), nn.Flatten(), nn.Linear(6, 5)), (5, 12)),
+        ],
+    )
+    def test_crelu_doubles_the_inputs_of_each_kind_of_reader(self, model, shape):
+        images = torch.rand(2, 3, 8, 8)
+        CReLU().prepare_(model, images, generator=generator())
+        reader = model[-1]
+        assert reader.weight.shape == shape
+        assert getattr(reader, "in_features", getattr(reader, "in_channels", 0)) == 12
+        assert model(images).shape[1] == 5
 
     def test_crelu_keeps_the_scale_of_an_initialisation(self):
         with torch.random.fork_rng():

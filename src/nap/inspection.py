@@ -34,7 +34,7 @@ DTYPES = {
 
 
 def build(target: str) -> Any:
-    """What the factory that `FILE.py:FACTORY` names returns; files beside FILE.py can be imported meanwhile."""
+    """What the factory `FILE.py:FACTORY` returns; until then, files beside FILE.py can be imported."""
     file, colon, name = target.rpartition(":")
     if not colon or not file or not name:
         raise ValueError(f"{target!r} names no factory; write FILE.py:FACTORY, such as models.py:make_model")

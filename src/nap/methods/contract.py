@@ -43,8 +43,8 @@ class Training:
         parameters = {name: p for name, p in model.named_parameters() if p in group_of and p.requires_grad}
         if not parameters:
             raise ValueError(
-                f"the optimizer trains no parameter of {type(model).__name__}; build it on model.parameters(), "
-                "and leave some of them unfrozen"
+                f"the optimizer trains no parameter of {type(model).__name__}; "
+                "build it on model.parameters(), and leave some of them unfrozen"
             )
         return cls(
             model=model,

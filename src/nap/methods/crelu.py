@@ -99,8 +99,8 @@ def _widen_(model: nn.Module, wiring: Wiring, generator: Generator) -> None:
             axes.setdefault(units.activation, set()).add(units.axis)
             for entries in units.outgoing:
                 reader = model.get_submodule(entries.parameter.rpartition(".")[0])
-                columns = entries.unit.movedim(_input_axis(reader), 0).flatten(1).amax(1)
-                extra[entries.parameter] = extra.get(entries.parameter, 0) + int((columns >= 0).sum())
+                unit = entries.unit.movedim(_input_axis(reader), 0).flatten(1).amax(1)
+                extra[entries.parameter] = extra.get(entries.parameter, 0) + int((unit >= 0).sum())
     for name, found in axes.items():
         if len(found) > 1:
             raise ValueError(f"{name} is used on tensors whose units lie on different axes; use two modules")

@@ -169,7 +169,7 @@ class Projector:
         held = {name: module._parameters[leaf] for name, (module, leaf) in self._norms.items()}
         norms = {id(p): name for name, p in held.items() if p is not None and p.requires_grad}
         together = self._pairs if self._settings["affine"] == "joint" else []
-        new = hooks_on(optimizers, names, together, self._follow_)
+        new = hooks_on(optimizers, names, norms, together, self._follow_)
         refusals.check_held([hook.optimizer for hook in [*self._hooks, *new]], names, norms)
         for hook in new:
             hook.attach()

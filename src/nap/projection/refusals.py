@@ -122,9 +122,9 @@ def check_held(optimizers: Sequence[Any], acted: Mapping[int, str], norms: Mappi
     if untrained:
         kinds = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
         raise ValueError(
-            f"{kinds}: built before nap.normalize_, so it does not train {', '.join(untrained)}; "
+            f"{kinds}: built before nap.normalize_, so it does not train {', '.join(shortened(untrained))}; "
             "build the optimizer after it. Where another optimizer holds them, attach all in one call, "
-            f"attach(a, b); to leave them untrained, freeze them or exclude={untrained!r}"
+            "attach(a, b); to leave them untrained, freeze them or name them in exclude=[...]"
         )
 
 

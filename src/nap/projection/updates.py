@@ -73,16 +73,24 @@ class AfterStep:
 
 
 def hooks_on(
-    optimizers: Iterable[Any], names: Mapping[int, str], together: Iterable[NamePair], follow: Follow
+    optimizers: Iterable[Any],
+    names: Mapping[int, str],
+    norms: Mapping[int, str],
+    together: Iterable[NamePair],
+    follow: Follow,
 ) -> list[AfterStep]:
-    """A hook for each of these optimizers, not attached yet; `names` are the parameters to follow, by id."""
+    """A hook for each of these optimizers, not attached yet.
+
+    `names` are the parameters to follow, by id; an optimizer of `norms` alone has nothing to follow.
+    """
     hooks: list[AfterStep] = []
     for optimizer in map(unwrapped, optimizers):
         kind, present = type(optimizer).__name__, optimizer._optimizer_step_post_hooks.values()
         if any(isinstance(h, AfterStep) for h in present) or any(h.optimizer is optimizer for h in hooks):
             raise ValueError(f"this {kind} has a Projector already; call detach() on that one first")
-        held = [names[id(p)] for g in optimizer.param_groups for p in g["params"] if id(p) in names]
-        if not held:
+        keys = [id(p) for group in optimizer.param_groups for p in group["params"]]
+        held = [names[key] for key in keys if key in names]
+        if not held and norms.keys().isdisjoint(keys):
             refuse([], f"this {kind} holds no parameter of the plan", "build it from this very model")
         for pair in together:
             if len({name in held for name in filter(None, pair)}) > 1:
