@@ -704,8 +704,8 @@ def test_an_output_layer_that_starts_near_zero_needs_a_choice(axis: int) -> None
 
     words = r"^head: an output layer that starts near zero.*output='free' or exclude=\['head'\].*'project'"
     with pytest.raises(ValueError, match=words):
-        Projector(small(0.09))
-    Projector(small(0.11))
+        Projector(small(0.029))
+    Projector(small(0.031))
     Projector(small(0.01), exclude=["head"])
     assert Projector(small(0.01), output="free").plan.names("project") == ["hidden"]
     meant = Projector(small(0.01), output="project")

@@ -36,7 +36,7 @@ class Projector:
       noisy layer have two; tied weights are projected once.
     - the output layer is projected too, which pins the scale of the logits: in the long run that is
       what helps, but `output="free"` suits a head that must grow. One that starts near zero (RMS entry
-      below 0.1/√fan_in, such as a policy head with gain 0.01) would be pinned there, and is refused
+      below 0.03/√fan_in, such as a policy head with gain 0.01) would be pinned there, and is refused
       until you choose: "free", or "project" where you mean it.
     - scale and offset of norms are left alone (`affine="free"`, enough for most runs of the paper),
       put at joint norm √d ("joint", exact where only ReLU-like activations follow), or pulled towards
