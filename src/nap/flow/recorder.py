@@ -23,6 +23,7 @@ from nap.flow.call import Call
 from nap.flow.operations import operation_name
 from nap.flow.record import Flow, Frame, Use
 from nap.flow.values import CONSTANT, Carry, Value, held_tensors, merge, tensors_in
+from nap.norms.norm import CHILD, FusedNorm
 
 
 def record(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Flow:
@@ -230,6 +231,10 @@ class Recorder(TorchFunctionMode):
         self.cut = not any(c.product for v in operands for c in v.carry)
         mixed = (c for v in operands for c in v.carry if c.product and not c.mixed and not v.probability)
         return frozenset([carry, *(replace(c, mixed=True) for c in mixed)])
+
+    def has_parts(self, site: str) -> bool:
+        """Whether parts of what this module returns have norms of their own."""
+        return isinstance(getattr(self.modules[site], CHILD, None), FusedNorm)
 
     def produced_here(self, value: Value) -> bool:
         """Whether a product of the running module, or of one inside it, is part of the value."""
