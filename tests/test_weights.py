@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 import nap
 from nap.weights import WEIGHT_ROLES, Role, Weight, WeightTable
@@ -186,8 +187,7 @@ def test_output_and_stacked_axes(layer, shape, out_axis, stacked):
 
 
 def test_the_layout_of_hugging_face():
-    layer = pytest.importorskip("transformers.pytorch_utils").Conv1D(6, 8)
-    assert roles(nn.Sequential(layer, nn.ReLU()), torch.randn(4, 8))["0.weight"].out_axis == 1
+    assert roles(nn.Sequential(Conv1D(6, 8), nn.ReLU()), torch.randn(4, 8))["0.weight"].out_axis == 1
 
 
 # affine parts

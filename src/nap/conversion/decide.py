@@ -36,42 +36,34 @@ def decide(model: nn.Module, flows: Sequence[Flow], options: Options) -> Decisio
 
 
 def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> None:
+    """The norm that one producer wants, unless something stands against it."""
     options, use = decision.options, want.use
     assert use.output is not None
-    module = decision.model.get_submodule(site)
-    width = use.output.shape[use.axis]
+    module, width = decision.model.get_submodule(site), use.output.shape[use.axis]
     try:
         periods, parts = _parts(want, width)
     except LayoutError as fault:
-        decision.refuse(
-            site, f"its queries, keys or gates are laid out in a way not known: {fault}", "split it"
-        )
-        return
-    smallest = min([s.head or s.length * periods for s in parts if s.name] or [width])
-    layout: Layout = (
-        "sample" if use.spatial >= 2 and not parts else "features" if use.axis == -1 else "channels"
-    )
-    one = use.output[0].numel() if layout == "sample" else smallest
-    if one == 1:
-        refuse_width(decision, site, next(iter(want.reasons)))
-        return
+        reason = f"its queries, keys or gates are laid out in a way not known: {fault}"
+        return decision.refuse(site, reason, "split it")
+    layout: Layout = "features" if use.axis == -1 else "channels"
+    if use.spatial >= 2 and not parts:
+        layout = "sample"
+    together = [s.head or s.length * periods for s in parts if s.name] or [width]
+    if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
+        return refuse_width(decision, site, next(iter(want.reasons)))
     names = _own_parameters(decision.model, module)
-    weights = tuple(dict.fromkeys(_attribute(module, names[n]) for n in sorted(use.sources) if n in names))
-    biases = [names[n] for flow in flows for n in flow.added if n in names]
-    biases = sorted({path for path in biases if module.get_parameter(path).ndim == 1})
-    plain = [p for p in biases if isinstance(module.get_submodule(p.rpartition(".")[0]), _PLAIN)]
+    weights = tuple(dict.fromkeys(_attribute(names[n]) for n in sorted(use.sources) if n in names))
+    if weights and not any(_tensor(module, path).any() for path in weights):
+        name = f"{site}.{weights[0]}".lstrip(".")
+        return decision.refuse(name, "it is all zeros, so it has no direction to keep", "initialise it")
+    biases = sorted({names[n] for flow in flows for n in flow.added if n in names})
+    biases = [path for path in biases if module.get_parameter(path).ndim == 1]
     partial = any(s.name is None for s in parts)
-    only_heads = bool(want.heads) and not want.part
     if partial and len(biases) > 1:
-        decision.refuse(
-            site, f"a part of its output is normalised and it has {len(biases)} biases", "split it"
-        )
-        return
-    zeros = [p for p in weights if not module_tensor(module, p).any()]
-    if weights and len(zeros) == len(weights):
-        name = f"{site}.{zeros[0]}".lstrip(".")
-        decision.refuse(name, "it is all zeros, so it has no direction to keep", "initialise it")
-        return
+        reason = f"a part of its output is normalised and it has {len(biases)} biases"
+        return decision.refuse(site, reason, "split it")
+    droppable = [p for p in biases if isinstance(module.get_submodule(p.rpartition(".")[0]), _PLAIN)]
+    only_heads = bool(want.heads) and not want.part  # heads are never centred; a gate beside them is
     decision.placements[site] = Placement(
         site,
         "normalise output",
@@ -82,16 +74,17 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         spatial=-1 - use.axis,
         periods=periods,
         sections=parts,
-        centre=options.norm == "layer" and not only_heads,  # heads are never centred; a gate beside them is
+        centre=options.norm == "layer" and not only_heads,
         scale=options.affine != "none",
         offset=options.affine == "scale_offset" and not want.batch_norm and not only_heads,
         eps=options.eps if weights or options.eps != "relative" else EPS,
         gain=want.gain,
         weights=weights,
-        remove=() if partial else tuple(plain),
-        zero=() if partial else tuple(p for p in biases if p not in plain),
+        remove=() if partial else tuple(droppable),
+        zero=() if partial else tuple(p for p in biases if p not in droppable),
         subtract=biases[0] if partial and biases else None,
     )
+    return None
 
 
 def _parts(want: Want, width: int) -> tuple[int, tuple[Section, ...]]:
@@ -118,12 +111,12 @@ def _own_parameters(model: nn.Module, module: nn.Module) -> dict[str, str]:
     return {first[id(p)]: path for path, p in module.named_parameters(remove_duplicate=False)}
 
 
-def _attribute(module: nn.Module, path: str) -> str:
+def _attribute(path: str) -> str:
     """A parametrised weight is read through the attribute that computes it."""
     head, mark, rest = path.partition("parametrizations.")
     return head + rest.split(".")[0] if mark else path
 
 
-def module_tensor(module: nn.Module, path: str) -> torch.Tensor:
+def _tensor(module: nn.Module, path: str) -> torch.Tensor:
     owner, _, leaf = path.rpartition(".")
     return getattr(module.get_submodule(owner), leaf)
