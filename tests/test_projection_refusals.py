@@ -1,0 +1,107 @@
+"""What `Projector` refuses, by name, with the reason and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from nap.conversion.placement import Plan
+from nap.projection.project import Projector
+from nap.weights import PLAN_ATTRIBUTE, Role, Weight, WeightTable
+from projection_nets import net, traced, zoo
+
+
+def with_change(change: Callable[[Any], Any]) -> Any:
+    model = net()
+    change(model)
+    return model
+
+
+def set_weight(value: Any, row: Any = slice(None)) -> Any:
+    return with_change(lambda m: m.get_parameter("3.weight").data[row].fill_(value))
+
+
+def wrong(**options: Any) -> Projector:
+    return Projector(net(), **options)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: wrong(every=0), "every=0"),
+        (lambda: wrong(every=True), "every=True"),
+        (lambda: wrong(every=1.5), "every=1.5"),
+        (lambda: wrong(per="rows"), r"per='rows'.*'tensor', 'row'"),
+        (lambda: wrong(output="none"), "output='none'"),
+        (lambda: wrong(affine="fixed"), "affine='fixed'"),
+        (lambda: wrong(affine="decay", decay=0.0), "decay=0.0"),
+        (lambda: wrong(affine="decay", decay=float("nan")), "decay=nan"),
+        (lambda: Projector(net(), exclude=["3.weigth"]), r"'3\.weigth' matches no.*did you mean '3\.weight'"),
+        (lambda: Projector(net(), exclude=["2"]), "'2' matches no parameter"),
+        (lambda: Projector(net(), exclude=[nn.Linear(2, 2)]), "this Linear matches no parameter"),
+        (lambda: Projector(net(), exclude=[nn.Parameter(torch.ones(2))]), "this Parameter matches no"),
+        (lambda: Projector(net(), exclude=[""]), "no parameter of the model is left to project"),
+        (lambda: Projector(net(), output="free"), r"never traced.*nap\.normalize_.*exclude"),
+        (lambda: Projector(net(), affine="joint"), r"1\.weight.*never traced.*nap\.normalize_.*'decay'"),
+        (
+            lambda: Projector(net().requires_grad_(False)),
+            r"0\.weight, 3\.weight.*frozen.*exclude=\['0\.weight'",
+        ),
+        (lambda: Projector(set_weight(0.0)), r"3\.weight: a zero norm.*exclude=\['3\.weight'\]"),
+        (lambda: Projector(set_weight(0.0, 2), per="row"), r"3\.weight: a zero norm"),
+        (lambda: Projector(set_weight(float("nan"), 0)), r"3\.weight: a norm that is not finite"),
+        (lambda: Projector(nn.Linear(1, 3), per="row"), "weight: one entry to each norm"),
+        (lambda: Projector(net().to("meta")), "no values to measure.*initialise"),
+        (lambda: Projector(nn.LazyLinear(3)), "no values to measure.*initialise"),
+        (lambda: Projector(traced(net()), affine="joint", exclude=["1.bias"]), r"1\.weight.*move alone"),
+        (lambda: Projector(traced(net()), affine="joint", exclude=["1.weight"]), r"1\.bias.*move alone"),
+        (
+            lambda: Projector(
+                traced(with_change(lambda m: [p.data.zero_() for p in m[1].parameters()])), affine="joint"
+            ),
+            r"1\.weight, 1\.bias: a joint norm that is zero",
+        ),
+    ],
+)
+def test_refusals_name_the_thing_the_reason_and_the_way_out(build: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_a_stacked_weight_without_a_row_axis_is_refused_per_row_only() -> None:
+    model = zoo()
+    table = WeightTable({"experts": Weight("experts", Role.WEIGHT, stacked=1)})
+    setattr(model, PLAN_ATTRIBUTE, Plan(weights=table))
+    Projector(model)
+    with pytest.raises(ValueError, match="experts: the axis of its rows is not known"):
+        Projector(model, per="row")
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_output_layer_that_starts_near_zero_needs_a_choice(axis: int) -> None:
+    def small(gain: float) -> Any:
+        """A head of 4096 entries that are `gain` times 1/√fan_in, fan_in being 1024."""
+        model = nn.Module()
+        shape = (4, 1024) if axis == 0 else (1024, 4)
+        model.register_parameter("hidden", nn.Parameter(1e-9 * torch.randn(3, 3)))  # only outputs count
+        model.register_parameter("head", nn.Parameter(torch.full(shape, gain / 32)))
+        rows = {
+            "hidden": Weight("hidden", Role.SCALE_INVARIANT),
+            "head": Weight("head", Role.OUTPUT, out_axis=axis),
+        }
+        setattr(model, PLAN_ATTRIBUTE, Plan(weights=WeightTable(rows)))
+        return model
+
+    words = r"^head: an output layer that starts near zero.*output='free' or exclude=\['head'\].*'project'"
+    with pytest.raises(ValueError, match=words):
+        Projector(small(0.029))
+    Projector(small(0.031))
+    Projector(small(0.01), exclude=["head"])
+    assert Projector(small(0.01), output="free").plan.names("project") == ["hidden"]
+    meant = Projector(small(0.01), output="project")
+    assert meant.plan.names("project") == ["hidden", "head"]
+    Projector(small(1.0)).load_state_dict(meant.state_dict())  # the same setting, chosen or by default
