@@ -51,8 +51,8 @@ pass now, not that the next model will. What happened at first contact (2026-11-
 (2 of them incomplete without a word) and 5 could not be built; of 125 timm and torchvision models 114
 could be planned without a problem. The rows of timm and torchvision come from one H200 (torch 2.11) and
 a CPU (torch 2.13), measured that day while the library was still changing. The oracle takes minutes for
-each of the larger ones: 43 of the 125 have only been planned, which finds a problem in 5 of the 125 (`ecaresnet26t`, `beit_base_patch16_224`, `davit_tiny`,
-`gcvit_xxtiny`, torchvision's `swin_t`) and raises none of the other kinds.
+each of the larger ones: 43 of the 125 have only been planned. Planning finds a problem in 5 of the 125
+(`ecaresnet26t`, `beit_base_patch16_224`, `davit_tiny`, `gcvit_xxtiny`, torchvision's `swin_t`).
 """
 
 
