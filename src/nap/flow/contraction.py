@@ -76,7 +76,7 @@ def parametric_use(
     _note_axis(rec, sources, weight, out_axis)
     if stacked:
         rec.flow.stacked.update(dict.fromkeys(sources, stacked))
-    return Use(sources, name, axis, 0, stacked)
+    return Use(sources, name, axis)
 
 
 def _note_axis(rec: Recorder, sources: frozenset[str], weight: Tensor, axis: int) -> None:

@@ -30,8 +30,6 @@ class Use:
     operation: str
     axis: int = -1  # of output features
     spatial: int = 0  # space axes of a convolution
-    stacked: int = 0  # leading axes of the weight that list independent weights
-    members: frozenset[str] = frozenset()  # inner sites, where a linear module counts as one producer
     output: Tensor | None = None  # what the site returned
 
 

@@ -138,7 +138,6 @@ class Recorder(TorchFunctionMode):
             "sum",
             inner[0].axis,
             inner[0].spatial,
-            members=frozenset(c.site for c in value.carry),
         )
         for c in value.carry:
             self.flow.sinks[c.site].add("sum")
