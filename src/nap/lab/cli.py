@@ -5,78 +5,122 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
-from collections.abc import Sequence
-from importlib import metadata
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-FINE, PROBLEMS, BAD_USAGE = 0, 1, 2
+from nap.lab.experiments.experiment import MODULES
+from nap.lab.usage import parser
 
-INSPECT_EXAMPLES = """\
-examples:
-  nap inspect models.py:make_model --input 2x3x32x32      the factory returns a model
-  nap inspect models.py:make_model_and_inputs             ... or (model, args), or (model, args, kwargs)
-  nap inspect lm.py:tiny_gpt --input 2x16:int64 --json    token ids; output for a program
-  nap inspect net.py:build --input 8x4 --exclude gate --output free
-
-exit codes:
-  0  both steps can be applied
-  1  problems found, each printed with a way out
-  2  bad usage: no such file or factory, one that fails, or inputs that make no sense
-"""
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of `nap` and its subcommands."""
-    top = argparse.ArgumentParser(
-        prog="nap",
-        description="Normalize-and-Project: networks that keep learning.",
-        epilog="example: nap inspect models.py:make_model --input 2x3x32x32",
-    )
-    top.add_argument("--version", action="version", version=f"nap {_version()}")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    inspect = commands.add_parser(
-        "inspect",
-        help="what normalize_ and Projector would do to your model, before they do it",
-        description="Plan both steps of NaP on a copy of your model, and print what they would do.",
-        epilog=INSPECT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    inspect.add_argument("target", metavar="FILE.py:FACTORY", help="a function that takes no arguments")
-    inspect.add_argument(
-        "--input", action="append", default=[], metavar="SIZES[:DTYPE]", help="example input; repeatable"
-    )
-    step1 = inspect.add_argument_group("step 1: as in nap.normalize_")
-    step1.add_argument("--norm", choices=["layer", "rms"], default="layer")
-    step1.add_argument("--affine", choices=["scale_offset", "scale", "none"], default="scale_offset")
-    step1.add_argument("--batch-norm", choices=["precede", "keep"], default="precede")
-    step1.add_argument("--no-qk-norm", dest="qk_norm", action="store_false", help="leave attention alone")
-    step1.add_argument("--rnn", choices=["error", "layernorm"], default="error")
-    step1.add_argument("--eps", type=_eps, default="relative", help="'relative' (the default) or a number")
-    step1.add_argument("--exclude", action="append", default=[], metavar="MODULE", help="repeatable")
-    step1.add_argument("--allow", action="append", default=[], metavar="PROBLEM", help="repeatable")
-    step2 = inspect.add_argument_group("step 2: as in nap.Projector")
-    step2.add_argument("--per", choices=["tensor", "row"], default="tensor")
-    step2.add_argument("--output", choices=["project", "free"], default="project")
-    step2.add_argument(
-        "--projector-affine",
-        choices=["free", "joint", "decay"],
-        default="free",
-        help="what Projector(affine=...) does with scale and offset of norms",
-    )
-    inspect.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    inspect.set_defaults(run=_inspect)
-    return top
+FINE, PROBLEMS, BAD_USAGE, IN_USE, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    options = parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        code: int = options.run(options)
+        return _dispatch(words)
     except ValueError as error:
-        print(f"nap {options.command}: {error}", file=sys.stderr)
-        return BAD_USAGE
+        return _say(words, error, IN_USE if type(error).__name__ == "FolderInUse" else BAD_USAGE)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "nap":
+            raise  # our own mistake
+        need = f"needs {error.name}, which is not installed; pip install 'normalize-and-project[lab]'"
+        return _say(words, need, BAD_USAGE)
+    except BrokenPipeError:  # the reader has seen enough: nap list | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PROBLEMS
+    except OSError as error:  # a full disk, a folder that may not be written to
+        return _say(words, error, PROBLEMS)
+    except KeyboardInterrupt:
+        return _say(words, "interrupted", INTERRUPTED)
+
+
+def _dispatch(words: list[str]) -> int:
+    if words[:1] == ["run"] and words[1:2] not in (["-h"], ["--help"]):
+        return _run(words[1:])
+    options = parser(MODULES).parse_args(words)
+    command = " ".join(filter(None, [options.command, getattr(options, "action", None)]))
+    return COMMANDS[command](options)
+
+
+def _say(words: list[str], message: object, code: int) -> int:
+    print(f"nap {words[0]}: {message}", file=sys.stderr)
     return code
+
+
+def _run(words: list[str]) -> int:
+    from nap.lab.experiments.experiment import experiments
+    from nap.lab.options import parse, split_names
+
+    names, settings = split_names(words, MODULES)
+    known = experiments(names)
+    requests = [parse(name, known[name].scales, settings) for name in names]
+
+    from nap.lab.experiments.running import run
+
+    return run([(known[request.name], request) for request in requests])
+
+
+def _list(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from nap.lab.experiments.experiment import experiments
+
+    table = Table("experiment", "what the paper shows with it", "scale", "seeds", "data")
+    for experiment in experiments().values():
+        scales = experiment.scales
+        table.add_row(
+            f"[bold]{experiment.name}[/bold]",
+            f"{experiment.title}\n[dim]{experiment.shows}[/dim]",
+            "\n".join(scales),
+            "\n".join(str(config.seeds) for config in scales.values()),
+            "\n".join(experiment.needs[scale] or "none" for scale in scales),
+            end_section=True,
+        )
+    Console().print(table)
+    print("nap run NAME --help shows the settings of one; nap data list where data lies")
+    return FINE
+
+
+def _claims(options: argparse.Namespace) -> int:
+    from nap.lab import claims
+
+    return claims.command(_folder(options.folder), options.json)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from nap.lab import report
+
+    print(report.command(_folder(options.folder), options.out))
+    return FINE
+
+
+def _data_list(options: argparse.Namespace) -> int:
+    from nap.lab.data.store import describe
+
+    print(describe())
+    return FINE
+
+
+def _data_fetch(options: argparse.Namespace) -> int:
+    from nap.lab.data.catalog import find
+    from nap.lab.data.fetch import fetch
+    from nap.lab.progress import transfer
+
+    for data in [find(name) for name in options.names]:  # a misspelt name stops before the first download
+        with transfer() as (tell, progress):
+            where = fetch(data, source_folder=options.source, progress=progress, tell=tell)
+        print(where)
+    return FINE
+
+
+def _folder(path: Path) -> Path:
+    if not path.is_dir():
+        raise ValueError(f"no folder {path}; `nap run` writes its results to results/")
+    return path
 
 
 def _inspect(options: argparse.Namespace) -> int:
@@ -98,21 +142,14 @@ def _inspect(options: argparse.Namespace) -> int:
     return PROBLEMS if found.problems else FINE
 
 
-def _eps(text: str) -> str | float:
-    try:
-        return text if text == "relative" else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither 'relative' nor a number such as 1e-5"
-        ) from None
-
-
-def _version() -> str:
-    try:
-        return metadata.version("normalize-and-project")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
-
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "inspect": _inspect,
+    "list": _list,
+    "claims": _claims,
+    "report": _report,
+    "data list": _data_list,
+    "data fetch": _data_fetch,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,8 @@ class Method:
     projection puts them back, after the next optimizer step; until then scale-invariant weights
     compute the same function anyway. Call `projector.project_()` after the method to be exact.
     """
+
+    host_side: ClassVar[bool] = False  # `after_step_` counts or probes in Python: keep it out of CUDA graphs
 
     def prepare_(self, model: nn.Module, inputs: Any = (), *, generator: Generators | None = None) -> None:
         """Changes the architecture, or studies it on example `inputs`, before the optimizer is built."""

@@ -25,6 +25,8 @@ class UnitMethod(Method):
     the like) must be named there, or all of them at once as "unwired".
     """
 
+    host_side = True
+
     skip: Collection[str] | Literal["unwired"] = field(default=(), kw_only=True)
 
     def prepare_(self, model: nn.Module, inputs: Any = (), *, generator: Generators | None = None) -> None:

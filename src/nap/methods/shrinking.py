@@ -59,6 +59,8 @@ class ShrinkAndPerturb(Elementwise):
         every: updates between two applications; None: at task changes only.
     """
 
+    host_side = True
+
     shrink: float
     perturb: float
     every: int | None = None

@@ -1,0 +1,26 @@
+"""What the paper says about its figures, decided on stored rows: effect, interval over seeds, verdict.
+
+    results = judge(read("results")["results/fig1-demo"])      # [(claim, evidence), ...]
+    print(table(results))
+
+Needs numpy alone, so verdicts can be had wherever the rows are.
+"""
+
+from nap.lab.claims.claim import Claim, Evidence, Region, Verdict
+from nap.lab.claims.folders import command, read
+from nap.lab.claims.printed import table, to_json
+from nap.lab.claims.verdicts import CLAIMS, Result, judge
+
+__all__ = [
+    "CLAIMS",
+    "Claim",
+    "Evidence",
+    "Region",
+    "Result",
+    "Verdict",
+    "command",
+    "judge",
+    "read",
+    "table",
+    "to_json",
+]

@@ -1,0 +1,108 @@
+"""Rows as arrays of seeds × tasks (or steps), or a plain statement of what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nap.lab.claims.claim import NotEnough
+from nap.lab.rows import Row, Rows
+
+UNFINISHED = "unfinished"  # key that marks the rows of a run that has more to come
+FEWEST_POINTS = 4  # tasks or measurements: with fewer, "first" and "last" say nothing about a trend
+
+
+@dataclass(frozen=True)
+class Series:
+    """A metric of one arm: a line for each seed, a column for each task or step."""
+
+    values: np.ndarray  # (seeds, points)
+    seeds: list[int]
+    points: list[int]
+
+    def first(self) -> np.ndarray:
+        """Per seed, the mean of the first tenth of the tasks (at least one)."""
+        return self.values[:, : self._window].mean(1)
+
+    def last(self) -> np.ndarray:
+        """Per seed, the mean of the last tenth of the tasks (at least one)."""
+        return self.values[:, -self._window :].mean(1)
+
+    def peak(self) -> np.ndarray:
+        """Per seed, the highest mean of any tenth of the tasks: one wild task is no peak."""
+        width = self._window
+        windows = np.lib.stride_tricks.sliding_window_view(self.values, width, axis=1)
+        return windows.mean(-1).max(1)
+
+    def trend(self) -> np.ndarray:
+        """Per seed, how much the straight line of best fit changes from the first task to the last."""
+        t = np.linspace(-0.5, 0.5, len(self.points))
+        return (self.values - self.values.mean(1, keepdims=True)) @ t / (t @ t)
+
+    def after_start(self) -> Series:
+        """All but what was measured before the first step."""
+        kept = [i for i, point in enumerate(self.points) if point > 0]
+        return Series(self.values[:, kept], self.seeds, [self.points[i] for i in kept])
+
+    @property
+    def _window(self) -> int:
+        return max(1, len(self.points) // 10)
+
+
+class Samples:
+    """The rows of one experiment (of one network and stream), to take series from."""
+
+    def __init__(self, rows: Rows):
+        self._rows = [row for row in rows if row.get("kind") != "trajectory"]
+        self._index: dict[tuple[str, ...], dict[tuple[Any, ...], list[Row]]] = {}
+
+    def select(self, **where: Any) -> Rows:
+        """The rows with these values, found through an index: every claim asks for the same few arms."""
+        keys = tuple(where)
+        if keys not in self._index:
+            index = self._index[keys] = {}
+            for row in self._rows:
+                index.setdefault(tuple(row.get(key) for key in keys), []).append(row)
+        return Rows(self._index[keys].get(tuple(where.values()), []))
+
+    def series(self, metric: str, *, along: str = "task", **where: Any) -> Series:
+        """`metric` of the rows with these values; `NotEnough` where one is absent or has more to come."""
+        name = ", ".join(f"{key} {value!r}" for key, value in where.items())
+        rows = self.select(**where)
+        if not rows:
+            raise NotEnough(f"no rows of {name}")
+        open_runs = sorted({str(row.get("run")) for row in rows if row.get(UNFINISHED)})
+        if open_runs:
+            raise NotEnough(f"the run {', '.join(open_runs)} is not finished; run it again to resume")
+        values, seeds, points = rows.matrix(metric, by=("seed", along))
+        peers = self.select(**{key: where[key] for key in ("network", "stream") if key in where})
+        end = max(row[along] for row in peers if row.get(along) is not None)
+        if not points or points[-1] < end:
+            raise NotEnough(f"{name} stops at {along} {points[-1] if points else 0} of {end}")
+        if len(points) < FEWEST_POINTS:
+            raise NotEnough(
+                f"{name} has too few {along}s for a trend: {len(points)} of at least {FEWEST_POINTS}"
+            )
+        if not np.isfinite(values).all():
+            line, column = np.argwhere(~np.isfinite(values))[0]
+            raise NotEnough(f"{name} has no {metric} at seed {seeds[line]}, {along} {points[column]}")
+        return Series(values, seeds, points)
+
+
+def together(*series: Series) -> list[Series]:
+    """The series on the seeds that all of them have, so that arms are compared in pairs."""
+    shared = sorted(set.intersection(*(set(s.seeds) for s in series)))
+    if not shared:
+        raise NotEnough("the arms that it compares share no seed")
+    return [Series(s.values[[s.seeds.index(seed) for seed in shared]], shared, s.points) for s in series]
+
+
+def stacked(series: Sequence[Series]) -> tuple[np.ndarray, list[int]]:
+    """Series of equally many points as one array (seeds, series, points), and the seeds that all have."""
+    shared = together(*series)
+    if len({len(s.points) for s in shared}) != 1:
+        raise NotEnough(f"arms have different numbers of points: {sorted({len(s.points) for s in shared})}")
+    return np.stack([s.values for s in shared], axis=1), shared[0].seeds

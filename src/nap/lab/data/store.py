@@ -1,0 +1,118 @@
+"""Where data lies on this machine, and whether it is what the catalogue says.
+
+A file is hashed once; after that its size and time of change, noted in `verified.json`, stand for the hash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from nap.lab.data.catalog import DATA_SETS
+from nap.lab.data.dataset import DataSet, File
+
+RECORD = "verified.json"
+
+
+class FetchError(ValueError):
+    """A data set could not be put in its place."""
+
+
+def data_home() -> Path:
+    """The folder that holds all data sets: $NAP_DATA, or ~/.cache/nap/data."""
+    return Path(os.environ.get("NAP_DATA") or "~/.cache/nap/data").expanduser()
+
+
+def place(data: DataSet, folder: Path | str | None = None) -> Path:
+    """The folder of one data set; `folder` stands in for `data_home()`."""
+    return (data_home() if folder is None else Path(folder).expanduser()) / data.name
+
+
+def is_intact(file: File, where: Path) -> bool:
+    """Whether the file in the folder `where` has the catalogue's bytes."""
+    path = where / file.name
+    if not path.is_file() or path.stat().st_size != file.size:
+        return False
+    if _record(where).get(file.name) == _stamp(file, path):
+        return True
+    if sha256(path) != file.sha256:
+        return False
+    note_verified_(file, where)
+    return True
+
+
+def note_verified_(file: File, where: Path) -> None:
+    """Note that the file was just hashed and is right. In a read-only folder it is hashed each time."""
+    record = {**_record(where), file.name: _stamp(file, where / file.name)}
+    aside = where / f"{RECORD}.{os.getpid()}.part"
+    with contextlib.suppress(OSError):
+        aside.write_text(json.dumps(record, indent=1), "utf-8")
+        aside.replace(where / RECORD)
+
+
+def sha256(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def writing(path: Path, size: int) -> Iterator[None]:
+    """What fails inside is the writing of `path`: a full disk, a folder that may not be written to."""
+    try:
+        yield
+    except OSError as error:
+        raise FetchError(
+            f"{path} cannot be written: {error.strerror or error}. It needs {size:,} bytes; "
+            "make room, or choose another place with the environment variable NAP_DATA"
+        ) from error
+
+
+def describe(folder: Path | str | None = None) -> str:
+    """A table of the catalogue: name, images, size, and where each set lies on this machine.
+
+    Quick: it looks at sizes and hashes nothing.
+    """
+    head = ("name", "images", "size", "where")
+    rows = [head, *((d.name, d.images(), _megabytes(d), _whereabouts(d, folder)) for d in DATA_SETS.values())]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]])
+        for row in rows
+    )
+
+
+def _whereabouts(data: DataSet, folder: Path | str | None) -> str:
+    if data.layout == "scikit-learn":
+        found = find_spec("sklearn") is not None
+        return "in scikit-learn" if found else "not installed: pip install scikit-learn"
+    where = place(data, folder)
+    there = [f for f in data.files if (p := where / f.name).is_file() and p.stat().st_size == f.size]
+    if len(there) == len(data.files):
+        return str(where)
+    state = f"{len(there)} of {len(data.files)} files" if there else "not fetched"
+    return f"{state}: nap data fetch {data.name}"
+
+
+def _megabytes(data: DataSet) -> str:
+    return f"{data.size / 1e6:.0f} MB" if data.files else "bundled"
+
+
+def _stamp(file: File, path: Path) -> list[Any]:
+    """What must stay the same for the hash to count as known."""
+    found = path.stat()
+    return [file.sha256, found.st_size, found.st_mtime_ns]
+
+
+def _record(where: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((where / RECORD).read_text("utf-8"))
+    except (OSError, ValueError):  # none yet, or torn: everything is hashed again
+        return {}
+    return found if isinstance(found, dict) else {}

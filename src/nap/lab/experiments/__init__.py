@@ -1,0 +1,1 @@
+"""The paper's experiments, one module each; for the command line alone."""

@@ -1,0 +1,45 @@
+"""From arms to runs: the continual experiments differ in their arms and settings only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from nap.lab.data.images import load
+from nap.lab.experiments.experiment import Run
+from nap.lab.training.arms import Arm
+from nap.lab.training.continual import ArmRun, ContinualRun
+from nap.lab.training.settings import Continual
+
+
+def arm_runs(experiment: str, arms: Sequence[Arm], config: Continual) -> list[Run]:
+    """A run for each arm, all with the same settings."""
+    return [arm_run(arm.name, arm, config, {"experiment": experiment}) for arm in arms]
+
+
+def arm_run(
+    name: str,
+    arm: Arm,
+    config: Continual,
+    tags: Mapping[str, Any],
+    kind: type[ContinualRun] = ContinualRun,
+) -> Run:
+    """The run of one arm; `tags` are more fields of each of its rows."""
+    what = ArmRun(arm, config, tags)
+
+    def start(device: torch.device) -> ContinualRun:
+        return kind(what, load(config.data, count=config.images or None), device)
+
+    return Run(slug(name), what, start)
+
+
+def slug(name: str) -> str:
+    """A folder's name.
+
+    >>> slug("LayerNorm, rescaled each task")
+    'layernorm-rescaled-each-task'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -1,0 +1,52 @@
+"""What an experiment is, and which there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from nap.lab.runs.work import Work
+
+MODULES = {  # name on the command line → module that holds its EXPERIMENT
+    "fig1": "nap.lab.experiments.fig1",
+    "fig2": "nap.lab.experiments.fig2",
+    "fig4": "nap.lab.experiments.fig4",
+    "stats": "nap.lab.experiments.stats",
+    "revival": "nap.lab.experiments.revival",
+    "walk": "nap.lab.experiments.walk",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One piece of work, with a folder of its own."""
+
+    name: str  # of its folder, for example "nap" or "mlp-random-nap-redo"
+    config: Any  # a frozen dataclass: everything that determines its rows
+    start: Callable[[torch.device], Work]  # loads its data and builds its networks
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A figure or table of the paper: settings at three scales, and the runs that they ask for."""
+
+    name: str
+    title: str  # a few words
+    shows: str  # what the paper shows with it, one sentence
+    scales: Mapping[str, Any]  # "demo" | "small" | "paper" → frozen config dataclass with `seeds: int`
+    runs: Callable[[Any], list[Run]]
+    needs: Mapping[str, str]  # scale → name of a data set, "" for none
+    folder: str  # usually the name; experiments that measure the same runs share one
+
+
+def experiments(names: Iterable[str] = MODULES) -> dict[str, Experiment]:
+    """Experiments by name, all of them unless some are named.
+
+    This call imports their modules, and torch with them; `MODULES` has the names without that.
+    """
+    return {name: import_module(MODULES[name]).EXPERIMENT for name in names}

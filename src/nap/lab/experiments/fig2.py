@@ -1,0 +1,179 @@
+"""Figure 2, coupled networks: a free network and its twins on the sphere, on the same data (§4.1).
+
+One population holds all of it: for every seed a free network and one projected twin for each way to
+rescale the learning rate. The labels are CIFAR-10's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from nap.lab.data.images import Images, load
+from nap.lab.data.streams import batches
+from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.training.arms import LAYER_NORM
+from nap.lab.training.continual import best_strategy, skeleton_of
+from nap.lab.training.coupling import Coupling
+from nap.lab.training.learner import Learner, Recipe
+from nap.lab.training.population import initial_values
+from nap.lab.training.settings import Continual, Network
+from nap.methods import Method
+from nap.methods.contract import check_range
+from nap.rates.twins import TwinMode
+from nap.weights import Role, weight_groups
+
+MODES: dict[str, TwinMode] = {
+    "exact": "exact",
+    "per layer": "per-layer",
+    "global": "global",
+    "none": "none",
+}
+
+
+@dataclass(frozen=True)
+class Twins:
+    """Settings of Figure 2."""
+
+    data: str = "cifar10"
+    """data set"""
+    images: int = 10_000
+    """how many of its training images; 0 for all"""
+    network: Network = "cnn"
+    """mlp or cnn"""
+    width: int = 512
+    """units of the hidden layers"""
+    depth: int = 4
+    """hidden layers of the MLP"""
+    channels: tuple[int, ...] = (32, 32, 64, 64)
+    """channels of the CNN's convolutions"""
+    epochs: int = 40
+    """passes over the images"""
+    batch_size: int = 128
+    """images in a batch"""
+    learning_rate: float = 1e-3
+    """Adam's learning rate, for the free network"""
+    precision: Literal["float32", "float64"] = "float32"
+    """float64 shows the exact mode to be exact over long runs: rounding grows in chaotic training"""
+    probe: int = 512
+    """images on which the twins' outputs are compared"""
+    seeds: int = 5
+    """free networks, each with a twin for every mode"""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "depth", "epochs", "batch_size", "probe", "seeds"):
+            check_range(self, name, getattr(self, name), 1)
+        check_range(self, "images", self.images, 0)
+        check_range(self, "learning_rate", self.learning_rate, 1e-12, 1e3)
+
+
+class TwinRun:
+    """The `Work` of Figure 2: `advance` is an epoch of every network."""
+
+    unit = "epochs"
+
+    def __init__(self, config: Twins, data: Images, device: torch.device):
+        dtype = getattr(torch, config.precision)
+        images = data.normalised(dtype).to(device)
+        shape = Continual(
+            network=config.network, width=config.width, depth=config.depth, channels=config.channels
+        )
+        make = shape.make(images.shape[1:], data.classes)
+        self.config, self.seeds = config, list(range(config.seeds))
+        self.skeleton = skeleton_of(make, LAYER_NORM, Method(), images[:2].cpu(), dtype).to(device)
+        initial = initial_values(self.skeleton, make, self.seeds, device)
+        initial = {name: p.repeat(1 + len(MODES), *[1] * (p.ndim - 1)) for name, p in initial.items()}
+        table = weight_groups(self.skeleton)
+        coupled = [row.name for row in table.of(Role.SCALE_INVARIANT, Role.NORMALISED)]
+        self.coupling = Coupling(coupled, initial, list(MODES.values()))
+        recipe = Recipe(
+            config.learning_rate, strategy=best_strategy(config.network, device), graph=device.type == "cuda"
+        )
+        self.learner = Learner(
+            self.skeleton,
+            initial,
+            images,
+            recipe,
+            method=self.coupling,
+            project_=self.coupling.project_,
+            batch_size=config.batch_size,
+        )
+        self.learner.labels.copy_(data.labels.expand_as(self.learner.labels))
+        self.total, self.done = config.epochs, 0
+        self.steps_per_unit = self.learner.steps_per_epoch * self.learner.members
+
+    def advance(self) -> list[dict[str, Any]]:
+        steps = self.learner.steps_per_epoch
+        own = batches(
+            self.seeds, 1, self.done, count=len(self.learner.images), batch_size=self.config.batch_size
+        )
+        tally = self.learner.learn_epoch(own.repeat(1 + len(MODES), 1, 1), steps_before=self.done * steps)
+        self.done += 1
+        free, distances = self.coupling.group, self._distances()
+        growth = 1 / self.coupling.multipliers(self.learner.parameters).double().cpu()
+        rows = []
+        for number, mode in enumerate(MODES, start=1):
+            columns = {
+                "loss_free": free(tally.loss, 0),
+                "loss_projected": free(tally.loss, number),
+                "accuracy_free": free(tally.accuracy, 0),
+                "accuracy_projected": free(tally.accuracy, number),
+                "loss_gap": (free(tally.loss, number) - free(tally.loss, 0)).abs(),
+                "accuracy_gap": (free(tally.accuracy, number) - free(tally.accuracy, 0)).abs(),
+                "function_distance": distances[number - 1],
+                "norm_growth": growth,
+                "rate_multiplier": torch.ones_like(growth) if mode == "none" else 1 / growth,
+            }
+            lists = {name: values.tolist() for name, values in columns.items()}
+            rows += [
+                {"experiment": "fig2", "arm": mode, "seed": seed, "step": self.done * steps}
+                | {name: values[k] for name, values in lists.items()}
+                for k, seed in enumerate(self.seeds)
+            ]
+        return rows
+
+    @torch.no_grad()
+    def _distances(self) -> Tensor:
+        """‖f(x) − f̃(x)‖/‖f(x)‖ on the probe batch, (modes, seeds)."""
+        x = self.learner.images[: self.config.probe]
+        outputs = self.learner.forward(self.learner.parameters, x.expand(self.learner.members, *x.shape))
+        groups = outputs.unflatten(0, (1 + len(MODES), len(self.seeds))).flatten(2)
+        return ((groups[1:] - groups[0]).norm(dim=2) / groups[0].norm(dim=1)).double().cpu()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done, "learner": self.learner.state_dict(), "radii": dict(self.coupling.radii)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        for name, radius in state["radii"].items():
+            self.coupling.radii[name].copy_(radius)
+        self.done = state["done"]
+
+
+def runs(config: Twins) -> list[Run]:
+    """One run: the free networks are shared by all modes."""
+
+    def start(device: torch.device) -> TwinRun:
+        return TwinRun(config, load(config.data, count=config.images or None), device)
+
+    return [Run("twins", config, start)]
+
+
+EXPERIMENT = Experiment(
+    name="fig2",
+    title="coupled networks: implicit schedules made explicit (Figure 2)",
+    shows="A projected network follows its free twin if its learning rates shrink as the free weights grow.",
+    scales={
+        "demo": Twins(
+            data="digits", images=1024, network="mlp", width=128, depth=3, batch_size=64, epochs=30, seeds=3
+        ),
+        "small": Twins(images=4096, batch_size=64, epochs=30),
+        "paper": Twins(images=0, epochs=100),
+    },
+    runs=runs,
+    needs={"demo": "digits", "small": "cifar10", "paper": "cifar10"},
+    folder="fig2",
+)

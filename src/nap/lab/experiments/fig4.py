@@ -1,0 +1,72 @@
+"""Figure 4, robustness to nonstationarity: two networks, seven methods, each with and without NaP (§5.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Literal, get_args
+
+from nap.lab.experiments.arm_runs import arm_run
+from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.training.arms import Arm
+from nap.lab.training.settings import Continual, Network, StreamKind
+
+HIDDEN = {"mlp": 512, "cnn": 256}
+Method = Literal["none", "L2", "regenerative", "shrink and perturb", "ReDo", "leaky ReLU", "Langevin"]
+
+
+@dataclass(frozen=True)
+class Robustness(Continual):
+    """Settings of Figure 4. `network`, `width` and `stream` follow from the lists below."""
+
+    networks: tuple[Network, ...] = ("mlp", "cnn")
+    """networks to train"""
+    streams: tuple[StreamKind, ...] = ("random labels",)
+    """what changes from task to task, each in turn"""
+    methods: tuple[Method, ...] = get_args(Method)
+    """methods to compare"""
+    narrow: int = 1
+    """divides the networks' widths (512 and 256), for a quick look"""
+
+
+def runs(config: Robustness) -> list[Run]:
+    """Networks × streams × methods × (without, with NaP)."""
+    return [
+        _run(config, network, stream, method, nap)
+        for network in config.networks
+        for stream in config.streams
+        for method in config.methods
+        for nap in (False, True)
+    ]
+
+
+def _run(config: Robustness, network: Network, stream: StreamKind, method: str, nap: bool) -> Run:
+    settings = {field.name: getattr(config, field.name) for field in fields(Continual)}
+    settings |= {"network": network, "stream": stream, "width": HIDDEN[network] // config.narrow}
+    arm = Arm(f"NaP + {method}" if nap else method, method=method)
+    if nap:
+        arm = replace(arm, norm="layer", project="step")
+    tags = {"experiment": "fig4", "network": network, "stream": stream, "method": method, "nap": nap}
+    return arm_run(f"{network} {stream} {arm.name}", arm, Continual(**settings), tags)
+
+
+PAPER = Robustness(
+    images=0,
+    streams=("random labels", "permuted labels"),
+    tasks=200,
+    epochs=256,  # 20M steps in all: 100,000 a task
+    learning_rate=1e-4,
+)
+SMALL = replace(PAPER, images=2048, tasks=30, epochs=40)
+DIGITS = replace(SMALL, data="digits", networks=("mlp",), streams=("random labels",), narrow=4, depth=3)
+DEMO = replace(DIGITS, images=1024, batch_size=64, tasks=25, epochs=10, learning_rate=1e-3, seeds=3)
+
+EXPERIMENT = Experiment(
+    name="fig4",
+    title="robustness: seven methods with and without NaP (Figure 4)",
+    shows="Without NaP the methods against plasticity loss differ widely; with it nearly all improve, and "
+    "little difference is left between them.",
+    scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
+    runs=runs,
+    needs={"demo": "digits", "small": "cifar10", "paper": "cifar10"},
+    folder="fig4",
+)

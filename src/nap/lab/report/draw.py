@@ -1,0 +1,169 @@
+"""A panel as SVG for the inside of an HTML page: text stays text, no outside names, few bytes."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from html import escape
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from nap.lab.report import style
+from nap.lab.report.limits import limits
+from nap.lab.report.panels import Panel
+
+# Width and height in pixels and size of the type, by the number of panels side by side. A panel of two is
+# shown somewhat larger on a desk and smaller on a phone; one of four the other way round.
+SIZES = {2: (370, 240, 11.0), 3: (330, 230, 11.0), 4: (300, 230, 11.0)}
+LEFT, RIGHT, TOP, BOTTOM = 48.0, 10.0, 26.0, 38.0
+
+
+def svg(panel: Panel, name: str, columns: int) -> str:
+    """An <svg> element; `name` makes its ids unlike those of every other panel of the page."""
+    width, height, size = SIZES[columns]
+    with matplotlib.rc_context({**style.RC, "font.size": size, "svg.hashsalt": name}):
+        canvas = Canvas(figsize=(width / 72, height / 72))
+        FigureCanvasSVG(canvas)
+        left = LEFT + (size * 1.4 if panel.y_label else 0)
+        box = (
+            left / width,
+            BOTTOM / height,
+            (width - left - RIGHT) / width,
+            (height - TOP - BOTTOM) / height,
+        )
+        axes = canvas.add_axes(box)
+        _fill(axes, panel, size)
+        out = io.StringIO()
+        canvas.savefig(
+            out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
+    return _inline(out.getvalue(), name, _words(panel))
+
+
+def _fill(axes: Axes, panel: Panel, size: float) -> None:
+    low, high = limits(panel)
+    if panel.log:
+        axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    axes.set_title(panel.title, loc="left", fontsize=size + 0.5, fontweight="bold", pad=9)
+    axes.set_xlabel(panel.x_label, labelpad=3)
+    if panel.y_label:
+        axes.set_ylabel(panel.y_label, labelpad=4)
+    axes.grid(True, axis="y")
+    axes.set_axisbelow(True)
+    if panel.shade_below_zero:
+        axes.axhspan(low, 0, color="#f1f3f4", zorder=0, linewidth=0)
+    for mark in panel.marks:
+        axes.axvline(mark, color="#bdc1c6", linewidth=0.8, dashes=(2, 2), zorder=1)
+    for level in panel.references:
+        axes.axhline(level.y, zorder=2.5, **_stroke(level.look))
+    shade = 0.15 if len(panel.lines) <= 4 else 0.09  # many bands over each other turn to mud
+    for line in panel.lines:
+        curve = line.curve
+        if len(curve.raw_x):
+            axes.plot(curve.raw_x, curve.raw_y, color=line.look.colour, linewidth=0.6, alpha=0.35, zorder=2)
+        band = ~np.isnan(curve.low)
+        if band.any():
+            axes.fill_between(
+                curve.x[band],
+                curve.low[band],
+                curve.high[band],
+                color=line.look.colour,
+                alpha=shade,
+                linewidth=0,
+            )
+        alone: dict[str, Any] = {"marker": "o", "markersize": 4} if len(curve.x) == 1 else {}
+        axes.plot(curve.x, curve.y, zorder=3, **_stroke(line.look), **alone)
+    _ticks(axes, panel, low, high)
+
+
+def _ticks(axes: Axes, panel: Panel, low: float, high: float) -> None:
+    xs = [x for line in panel.lines for x in line.curve.x]
+    first, last = min(xs), max(xs)
+    edge = 0.02 * (last - first) or 0.5
+    axes.set_xlim(first - edge, last + edge)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=(1, 2, 5, 10)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.count(value)))
+    if panel.log:
+        zero = panel.zero or 0.0
+        ticks = [value for value in log_ticks(low, high) if value > 2 * zero]
+        axes.yaxis.set_major_locator(FixedLocator([*([zero] if zero else []), *ticks]))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: "0" if value == zero else log_label(value))
+        )
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=(1, 2, 2.5, 5, 10)))
+        text = style.percent if panel.fraction else style.count
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """At most six round values between two positive ones: powers of ten, with 2 and 5 where there is room.
+
+    >>> log_ticks(0.5, 700), log_ticks(3, 30), log_ticks(1e-8, 1)
+    ([1.0, 10.0, 100.0], [5.0, 10.0, 20.0], [1e-08, 1e-06, 0.0001, 0.01, 1.0])
+    """
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for factors in ((1, 2, 5), (1,)):
+        for stride in range(1, 20) if factors == (1,) else (1,):
+            values = [f * 10.0**e for e in range(first, last + 1) if e % stride == 0 for f in factors]
+            inside = [value for value in values if low * 0.999 <= value <= high * 1.001]
+            if len(inside) <= 6 and (len(inside) >= 2 or factors == (1,)):
+                return inside
+    return [low, high]
+
+
+def log_label(value: float) -> str:
+    """A tick on a log axis: plain from 0.01 to 10,000, else a power of ten.
+
+    >>> log_label(0.01), log_label(5000.0), log_label(1e-6), log_label(2e5)
+    ('0.01', '5k', '10⁻⁶', '2×10⁵')
+    """
+    if 0.0099 < value < 10001:
+        return style.count(value)
+    exponent = math.floor(math.log10(value) + 1e-9)
+    factor = round(value / 10.0**exponent)
+    return style.power_of_ten(exponent) if factor == 1 else f"{factor}×{style.power_of_ten(exponent)}"
+
+
+def _stroke(look: style.Look) -> dict[str, Any]:
+    dash = tuple(float(part) / look.width for part in look.dash.split())
+    return {
+        "color": look.colour,
+        "linewidth": look.width,
+        "linestyle": (0, dash) if dash else "solid",
+    }
+
+
+def _words(panel: Panel) -> str:
+    lines = ", ".join(line.label for line in panel.lines)
+    return f"{panel.title} over {panel.x_label}: {lines}"
+
+
+def _inline(text: str, name: str, words: str) -> str:
+    """Matplotlib's document as an element: own ids, sizes and fonts left to the page, two decimals."""
+    text = text[text.index("<svg") :]
+    box = re.search(r'viewBox="([^"]+)"', text)
+    assert box is not None, "matplotlib's SVG has a view box"
+    text = re.sub(r"<style.*?</style>|<!--.*?-->", "", text, flags=re.S)
+    text = re.sub(r"<[^>]*>", lambda tag: _slim(tag[0], name), text)
+    opening = f'<svg viewBox="{box[1]}" role="img" aria-label="{escape(words)}">'
+    return re.sub(r"\n\s*", "\n", re.sub(r"^<svg[^>]*>", lambda _: opening, text)).strip()
+
+
+def _slim(tag: str, name: str) -> str:
+    tag = re.sub(r'<g id="[^"]*"', "<g", tag)
+    tag = re.sub(r'\bid="', f'id="{name}-', tag)
+    tag = tag.replace("url(#", f"url(#{name}-").replace('xlink:href="#', f'href="#{name}-')
+    tag = re.sub(r"font: ([0-9.]+px)[^;\"]*", r"font-size: \1", tag)
+    tag = re.sub(r"font-family: [^;\"]*;? ?| transform=\"rotate\(-?0 [^\"]*", "", tag)
+    tag = re.sub(r'(?<= d=")[^"]*', lambda path: re.sub(r"\s*([A-Za-z])\s*", r"\1", path[0]), tag)
+    return re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), tag)

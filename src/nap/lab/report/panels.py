@@ -1,0 +1,177 @@
+"""What a figure is before it is drawn: panels with curves, references and marks, and one legend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nap.lab.report.curves import Curve, curve
+from nap.lab.report.style import Look
+from nap.lab.rows import Rows
+
+LOG_FROM = 15.0  # largest over smallest value: from here a linear axis would hide the small ones
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric of the rows: its key, the words for it, and whether it is a fraction (never on a log axis)."""
+
+    key: str
+    words: str
+    fraction: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve with its name and look."""
+
+    label: str
+    look: Look
+    curve: Curve
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A level to compare with, across the whole panel."""
+
+    label: str
+    look: Look
+    y: float
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes. `note` says what is missing, in words; a panel without lines shows only that."""
+
+    title: str
+    x_label: str
+    y_label: str = ""
+    lines: Sequence[Line] = ()
+    references: Sequence[Reference] = ()
+    marks: Sequence[float] = ()
+    log: bool = False
+    zero: float | None = None  # where on a log axis zero is drawn, if there are zeros
+    fraction: bool = False
+    limits: tuple[float, float] | None = None
+    shade_below_zero: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels in the paper's layout, `columns` a line where there is room; `folded` ones wait for a click."""
+
+    name: str
+    panels: Sequence[Panel]
+    columns: int
+    caption: str
+    title: str = ""
+    folded: bool = False
+    plain: bool = False  # no means over seeds in it, and no legend
+
+    @property
+    def legend(self) -> dict[str, Look]:
+        """Each label once, in order, references last."""
+        lines = {line.label: line.look for panel in self.panels for line in panel.lines}
+        levels = {level.label: level.look for panel in self.panels for level in panel.references}
+        return lines | levels
+
+    @property
+    def seeds(self) -> list[int]:
+        """The different numbers of seeds behind its curves."""
+        return sorted({line.curve.seeds for panel in self.panels for line in panel.lines})
+
+
+def panel(
+    rows: Rows,
+    measure: Measure,
+    arms: Mapping[str, tuple[Look, Mapping[str, Any]]],
+    *,
+    x: str = "task",
+    title: str | None = None,
+    log: bool | None = None,
+    references: Mapping[str, tuple[Look, Mapping[str, Any]]] | None = None,
+    **more: Any,
+) -> Panel:
+    """A panel of `measure` over `x`: one line an arm, which is a look and what its rows have in common.
+
+    >>> rows = Rows({"arm": "NaP", "seed": s, "task": t, "loss": 0.1 * t} for s in (0, 1) for t in (1, 2))
+    >>> made = panel(rows, Measure("loss", "Loss"), {"NaP": (Look("#000"), {"arm": "NaP"})})
+    >>> made.title, [line.label for line in made.lines], made.lines[0].curve.y
+    ('Loss', ['NaP'], array([0.1, 0.2]))
+    """
+    log = spans_decades(rows, measure) if log is None else log
+    zero = zero_level(rows, measure.key) if log else None
+    lines, missing = [], []
+    for label, (look, having) in arms.items():
+        values, _, positions = rows.where(**having).matrix(measure.key, by=("seed", x))
+        found = curve(
+            values,
+            np.array(positions),
+            log=log and zero is None,
+            fraction=measure.fraction,
+            smooth=x == "task",  # between tasks there is noise; between steps there are events
+        )
+        if zero is not None:
+            found = found.at_least(zero)
+        if len(found.x):
+            lines.append(Line(label, look, found))
+        else:
+            missing.append(label)
+    levels = []
+    for label, (look, having) in (references or {}).items():
+        level = _level(rows.where(**having), measure.key, log)
+        if not math.isnan(level):
+            levels.append(Reference(label, look, level))
+    return Panel(
+        title=measure.words if title is None else title,
+        x_label=x,
+        lines=lines,
+        references=levels,
+        log=log,
+        zero=zero,
+        fraction=measure.fraction,
+        note=_note(measure, missing, some=bool(lines)),
+        **more,
+    )
+
+
+def spans_decades(rows: Rows, measure: Measure) -> bool:
+    """Whether a metric is never negative and its values are so far apart that only a log axis shows them."""
+    values = _numbers(rows, measure.key)
+    positive = values[values > 0]
+    if measure.fraction or not len(positive) or (values < 0).any():
+        return False
+    return bool(positive.max() / positive.min() >= LOG_FROM)
+
+
+def zero_level(rows: Rows, key: str) -> float | None:
+    """Where a log axis shows zero: well below the smallest positive value; None if nothing is zero.
+
+    >>> zero_level(Rows([{"gap": 0.0}, {"gap": 0.5}]), "gap"), zero_level(Rows([{"gap": 0.5}]), "gap")
+    (0.1, None)
+    """
+    values = _numbers(rows, key)
+    return float(values[values > 0].min()) / 5 if (values == 0).any() and (values > 0).any() else None
+
+
+def _numbers(rows: Rows, key: str) -> np.ndarray:
+    return np.array([value for value in rows.values(key) if value is not None], float)
+
+
+def _level(rows: Rows, key: str, log: bool) -> float:
+    values = _numbers(rows, key)
+    values = values[values > 0] if log else values
+    if not len(values):
+        return math.nan
+    return float(10 ** np.log10(values).mean() if log else values.mean())
+
+
+def _note(measure: Measure, missing: list[str], some: bool) -> str:
+    if not some:
+        return f"No rows with “{measure.key}” yet."
+    return f"No “{measure.key}” for {', '.join(missing)}." if missing else ""

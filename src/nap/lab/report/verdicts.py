@@ -1,0 +1,130 @@
+"""Claims and their verdicts as HTML: a headline count, and a table that becomes cards on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+from nap.lab.claims import Claim, Evidence, Result, Verdict
+from nap.lab.report.markup import Html, element, join
+from nap.lab.report.style import number
+
+SIGNS = {Verdict.HOLDS: ("✓", "holds"), Verdict.FAILS: ("✗", "fails"), Verdict.UNCLEAR: ("?", "unclear")}
+HEADS = ("Verdict", "Claim", "Effect", "95 % interval", "Needs", "Seeds")
+
+
+def counts(results: Sequence[Result]) -> dict[Verdict, int]:
+    """How many claims got each verdict."""
+    return {verdict: sum(evidence.verdict == verdict for _, evidence in results) for verdict in SIGNS}
+
+
+def headline(results: Sequence[Result]) -> Html:
+    """How many claims hold, in large type, with a bar of all verdicts."""
+    found = counts(results)
+    bar = [
+        element("span", class_=f"part {SIGNS[verdict][1]}", style=f"flex-grow:{n}")
+        for verdict, n in found.items()
+        if n
+    ]
+    fail, unclear = found[Verdict.FAILS], found[Verdict.UNCLEAR]
+    words = f"{fail} fail{'s' * (fail == 1)} · {unclear} without enough evidence"
+    apart = any(evidence.subject for _, evidence in results)
+    return element(
+        "div",
+        element(
+            "p",
+            element("strong", f"{found[Verdict.HOLDS]} of {len(results)}"),
+            " claims hold",
+            class_="count",
+        ),
+        element("div", *bar, class_="bar", aria_hidden="true"),
+        element("p", words + (", each network and stream counted" if apart else ""), class_="quiet"),
+        class_="headline",
+    )
+
+
+def claims_table(results: Sequence[Result]) -> Html:
+    """One line a claim; one more for each network and stream where it was judged on several."""
+    grouped: dict[str, list[Result]] = {}
+    for claim, evidence in results:
+        grouped.setdefault(claim.id, []).append((claim, evidence))
+    head = element("thead", element("tr", *(element("th", text, scope="col") for text in HEADS)))
+    lines = [line for group in grouped.values() for line in _lines(group[0][0], [e for _, e in group])]
+    inner = element("table", head, element("tbody", *lines), class_="claims")
+    return element(
+        "div", inner, class_="scroll", tabindex="0", role="region", aria_label="claims and verdicts"
+    )
+
+
+def badge(verdict: Verdict) -> Html:
+    """A verdict as sign, word and colour."""
+    sign, kind = SIGNS[verdict]
+    return element("span", f"{sign} {verdict}", class_=f"badge {kind}")
+
+
+def _lines(claim: Claim, found: list[Evidence]) -> list[Html]:
+    says = element("span", claim.says, class_="says")
+    if len(found) == 1:
+        about = _quiet(claim.where, found[0].subject, found[0].what)
+        return [_line(found[0], join(says, about, *_rest(found[0])))]
+    hold = f"{counts([(claim, one) for one in found])[Verdict.HOLDS]} of {len(found)} hold"
+    common = found[0].what if len({one.what for one in found}) == 1 else ""
+    top = element(
+        "tr",
+        element("td", element("span", hold, class_="badge plain")),
+        element("td", join(says, _quiet(claim.where, common)), data_head="Claim", colspan=len(HEADS) - 1),
+        class_="top",
+    )
+    below = [
+        _line(one, join(one.subject, None if common else _quiet(one.what), *_rest(one)), class_="below")
+        for one in found
+    ]
+    return [top, *below]
+
+
+def _line(evidence: Evidence, statement: Html, class_: str | None = None) -> Html:
+    numbers = (_effect(evidence), _interval(evidence), _needs(evidence), str(evidence.seeds or "–"))
+    return element(
+        "tr",
+        element("td", badge(evidence.verdict)),
+        _cell("Claim", statement),
+        *(_cell(head, text) for head, text in zip(HEADS[2:], numbers, strict=True)),
+        class_=class_,
+    )
+
+
+def _rest(evidence: Evidence) -> list[Html]:
+    """What is missing, and the cases that the verdict sums up."""
+    cases = [
+        f"{SIGNS[case.verdict][0]} {name} {number(case.effect)}" for name, case in evidence.parts.items()
+    ]
+    lacks = [element("span", evidence.missing, class_="lacks")] if evidence.missing else []
+    return [*lacks, *([_quiet(*cases)] if cases else [])]
+
+
+def _quiet(*texts: str) -> Html:
+    return element("span", " · ".join(text for text in texts if text), class_="quiet")
+
+
+def _effect(evidence: Evidence) -> str:
+    if evidence.effect is None:
+        return "–"
+    value = number(evidence.effect)
+    return f"× {value}" if evidence.unit == "ratio" else f"{value} {evidence.unit}".strip()
+
+
+def _interval(evidence: Evidence) -> str:
+    return "–" if evidence.low is None else f"{number(evidence.low)} to {number(evidence.high)}"
+
+
+def _needs(evidence: Evidence) -> str:
+    needs = evidence.needs
+    if needs is None:
+        return "–"
+    if isfinite(needs.low) and isfinite(needs.high):
+        return f"{number(needs.low)} to {number(needs.high)}"
+    return f"> {number(needs.low)}" if isfinite(needs.low) else f"< {number(needs.high)}"
+
+
+def _cell(head: str, content: str) -> Html:
+    return element("td", content, data_head=head, class_="nothing" if content == "–" else None)

@@ -1,0 +1,181 @@
+"""Rows of results: one flat JSON object a line, appended durably, read back without torch.
+
+Any other reader works too: `pandas.read_json(path, lines=True)`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+FILE_NAME = "rows.jsonl"
+Row = dict[str, Any]
+
+
+class RowFile:
+    """An append-only file of rows. A line that a crash tore in the middle is cut off when it is opened.
+
+    >>> import tempfile
+    >>> file = RowFile(Path(tempfile.mkdtemp()) / "rows.jsonl")
+    >>> file.append([{"arm": "NaP", "task": 1, "loss": 0.5}, {"arm": "NaP", "task": 2, "loss": math.nan}])
+    >>> read(file.path).values("loss")
+    [0.5, None]
+    """
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        if self.path.exists():
+            self.truncate_to(_whole_lines(self.path.read_bytes()))
+        else:
+            self.path.touch()
+
+    def size(self) -> int:
+        """Length in bytes."""
+        return self.path.stat().st_size
+
+    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add rows and return once they are on disk: all of them, or none where the disk is full."""
+        payload = "".join(line(row) + "\n" for row in rows).encode()
+        if not payload:
+            return
+        before = self.size()
+        try:
+            with self.path.open("ab", buffering=len(payload) + 1) as file:
+                file.write(payload)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            self.truncate_to(before)
+            raise OSError(
+                error.errno,
+                f"{error.strerror}: {self.path} needs {len(payload):,} bytes more; free some space, "
+                f"then run again to resume",
+            ) from error
+
+    def truncate_to(self, size: int) -> None:
+        """Cut the file back to `size` bytes, as noted when they were written."""
+        held = self.size()
+        if held < size:
+            raise ValueError(
+                f"{self.path} holds {held:,} bytes but should hold {size:,}: rows were deleted from it; "
+                f"put the file back, or start the run over with --force"
+            )
+        if held > size:
+            with self.path.open("r+b") as file:
+                file.truncate(size)
+                os.fsync(file.fileno())
+
+
+class Rows(Sequence[Row]):
+    """Rows to select from; every selection is a new `Rows`.
+
+    >>> rows = Rows([{"arm": a, "seed": s, "loss": s + len(a)} for a in ("NaP", "none") for s in (1, 0)])
+    >>> rows.unique("arm"), rows.where(arm="none", seed=0).values("loss")
+    (['NaP', 'none'], [4])
+    >>> rows.matrix("loss", by=("arm", "seed"))
+    (array([[3., 4.],
+           [4., 5.]]), ['NaP', 'none'], [0, 1])
+    """
+
+    def __init__(self, rows: Iterable[Row] = ()):
+        self._rows = tuple(rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> Rows: ...
+    def __getitem__(self, index: int | slice) -> Row | Rows:
+        return Rows(self._rows[index]) if isinstance(index, slice) else self._rows[index]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __add__(self, other: Rows) -> Rows:
+        return Rows((*self._rows, *other._rows))
+
+    def __repr__(self) -> str:
+        return f"Rows({len(self)}: {', '.join(dict.fromkeys(key for row in self for key in row))})"
+
+    def where(self, **equal: Any) -> Rows:
+        """The rows whose values equal all of these; a key that a row lacks counts as None."""
+        return Rows(row for row in self if all(row.get(key) == value for key, value in equal.items()))
+
+    def values(self, key: str) -> list[Any]:
+        """One value a row, None where it has none."""
+        return [row.get(key) for row in self]
+
+    def unique(self, key: str) -> list[Any]:
+        """The different values, in order of appearance."""
+        return list(dict.fromkeys(row[key] for row in self if row.get(key) is not None))
+
+    def matrix(
+        self, metric: str, by: tuple[str, str] = ("seed", "task")
+    ) -> tuple[np.ndarray, list[Any], list[Any]]:
+        """`metric` as an array with the sorted values of its two axes; NaN where there is no number."""
+        lines, columns = (sorted(self.unique(key)) for key in by)
+        row_of, column_of = ({value: i for i, value in enumerate(axis)} for axis in (lines, columns))
+        found = np.full((len(lines), len(columns)), np.nan)
+        taken: set[tuple[int, int]] = set()
+        for row in self:
+            if metric not in row or any(row.get(key) is None for key in by):
+                continue
+            cell = row_of[row[by[0]]], column_of[row[by[1]]]
+            if cell in taken:
+                raise ValueError(
+                    f"two rows have a {metric!r} for {by[0]} {row[by[0]]!r} and {by[1]} {row[by[1]]!r}; "
+                    f"select one arm first, for example with .where(arm=...)"
+                )
+            taken.add(cell)
+            found[cell] = np.nan if row[metric] is None else row[metric]
+        return found, lines, columns
+
+
+def read(path: Path | str) -> Rows:
+    """The rows of a file, or of every rows.jsonl in a folder and below it, in the order of their paths."""
+    path = Path(path)
+    files = sorted(path.rglob(FILE_NAME)) if path.is_dir() else [path]
+    if not files or not files[0].is_file():
+        raise ValueError(f"no {FILE_NAME} at {path} or below it; `nap run` writes one in each run's folder")
+    return Rows(row for file in files for row in _read_file(file))
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """A row as one line of JSON; a number that is not finite becomes null."""
+    for key, value in row.items():
+        if not isinstance(value, str | int | float | None):
+            raise ValueError(
+                f"the row's {key!r} is a {type(value).__name__}, which is no plain number, text or null; "
+                f"convert it first, for example with .item()"
+            )
+    return json.dumps({key: _finite(value) for key, value in row.items()}, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _whole_lines(content: bytes) -> int:
+    """Bytes up to and with the last line break."""
+    return content.rfind(b"\n") + 1
+
+
+def _read_file(path: Path) -> Iterator[Row]:
+    content = path.read_bytes()
+    # The last line may be torn: a run that was just killed, or one that is writing now.
+    for number, text in enumerate(content[: _whole_lines(content)].splitlines(), start=1):
+        try:
+            row = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{path} line {number} is no JSON ({error}); was the file edited?") from None
+        if not isinstance(row, dict):
+            raise ValueError(f"{path} line {number} is no JSON object but {text[:40]!r}")
+        yield row

@@ -1,0 +1,146 @@
+"""Checkpoints: written aside, checksummed, read without running code, the previous one kept.
+
+`torch.load(path, weights_only=True)["state"]` reads one without this module.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import content
+from .durable import written_aside
+
+FILE_NAME = "checkpoint.pt"
+PREVIOUS_NAME = "checkpoint.previous.pt"
+REFUSED_NAME = "checkpoint.refused.pt"
+FORMAT = "nap checkpoint 1"
+State = dict[str, Any]
+
+
+class Damaged(ValueError):
+    """A file that is no checkpoint, or no longer the one that was written."""
+
+
+def save(path: Path, state: State) -> None:
+    """Replace the checkpoint at `path` by `state`; what was there becomes the previous one.
+
+    Where that fails, for want of space or otherwise, the checkpoint in place stays as it was.
+    """
+    state = content.plain(state)
+    size = sum(tensor.nbytes for tensor in content.tensors(state)) + 2**16  # and the file's own structure
+    with _disk_errors_that_name(path, size):
+        free = shutil.disk_usage(path.parent).free
+        if free < size:
+            raise OSError(errno.ENOSPC, f"only {_readable(free)} free")
+        with written_aside(path, keep=path.with_name(PREVIOUS_NAME)) as file, _without_crc32():
+            torch.save({"format": FORMAT, "sha256": content.checksum(state), "state": state}, file)
+
+
+def load(path: Path) -> State:
+    """The state that was saved at `path`, exactly; raises `Damaged` with the reason otherwise."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch remarks on odd files; the verdict below is enough
+            # Mapped, a tensor whose size was damaged cannot grow its storage: torch refuses it.
+            stored = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
+    except Exception as error:  # a damaged file fails in every way there is
+        raise Damaged(f"it cannot be read ({type(error).__name__}: {_first_line(error)})") from error
+    if not (isinstance(stored, dict) and {"format", "sha256", "state"} <= set(stored)):
+        raise Damaged("it is no checkpoint of a run")
+    if stored["format"] != FORMAT:
+        raise Damaged(f"its format is {stored['format']!r}, not {FORMAT!r}")
+    try:
+        state = _in_memory(content.plain(stored["state"]))
+        found = content.checksum(state)
+    except ValueError as error:
+        raise Damaged(str(error)) from error
+    if found != stored["sha256"]:
+        raise Damaged("its checksum does not match its content")
+    return state
+
+
+def load_latest(folder: Path) -> tuple[State | None, list[str]]:
+    """The newest good checkpoint of a run and notes on what was refused; None where there is none yet.
+
+    A refused file is renamed, so that the next save does not keep it in place of a good one.
+    """
+    newest, previous = folder / FILE_NAME, folder / PREVIOUS_NAME
+    present = [path for path in (newest, previous) if path.exists()]
+    refused: list[str] = []
+    for path in present:
+        try:
+            state = load(path)
+        except Damaged as error:
+            refused.append(f"{path.name} is refused: {error}")
+            continue
+        if refused:
+            os.replace(newest, folder / REFUSED_NAME)
+            refused[0] += f"; going on from {path.name}, and the refused file is kept as {REFUSED_NAME}"
+        return state, refused
+    if not present:
+        return None, []
+    raise Damaged(
+        f"no good checkpoint in {folder}: {'; '.join(refused)}; "
+        f"put a good one back, or start the run over with --force"
+    )
+
+
+def _in_memory(value: Any) -> Any:
+    """A copy that does not depend on the file any more."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: _in_memory(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_in_memory(item) for item in value)
+    return value
+
+
+@contextmanager
+def _without_crc32() -> Iterator[None]:
+    """torch's own CRC-32 takes three times as long as writing does, and torch.load never checks it."""
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
+
+
+@contextmanager
+def _disk_errors_that_name(path: Path, size: int) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        reason = _disk_error(error)
+        if reason is None:
+            raise
+        raise OSError(
+            reason.errno,
+            f"{path} was not saved: {reason.strerror or reason}; it needs {_readable(size)} beside the one "
+            f"in place, which is as it was. Make room, then run again to resume",
+        ) from error
+
+
+def _disk_error(error: BaseException | None) -> OSError | None:
+    """The system's error behind `error`: torch's writer raises one of its own on top of it."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
+
+
+def _readable(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.2f} MB"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or ["no details"])[0][:200]

@@ -1,0 +1,177 @@
+"""A run is a folder: its configuration, what came of it, and one process at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from nap.lab import rows
+
+from . import checkpoint, manifest
+from .durable import PARTIAL, write_json
+from .lock import Lock
+
+CONFIG_NAME = "config.json"
+LOCK_NAME = "lock"
+WHAT_A_RUN_WRITES = (  # in the order in which starting over removes it: the configuration last
+    checkpoint.FILE_NAME,
+    checkpoint.PREVIOUS_NAME,
+    checkpoint.REFUSED_NAME,
+    rows.FILE_NAME,
+    manifest.FILE_NAME,
+    CONFIG_NAME,
+)
+_MISSING = object()
+
+
+class RunFolder:
+    """An open run folder, locked for this process until `close()`; a context manager."""
+
+    def __init__(self, path: Path, settings: dict[str, Any], lock: Lock):
+        self.path, self.settings, self._lock = path, settings, lock
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        experiment: str,
+        scale: str,
+        run: str,
+        config: Any,
+        start_over: bool = False,
+    ) -> Self:
+        """Create the folder, or take it up again if it holds the same configuration.
+
+        `config` (a dataclass or mapping) is all that determines the rows. `start_over` removes what
+        an earlier run left here, whatever its configuration.
+
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "nap"
+        >>> RunFolder.open(path, experiment="fig1", scale="demo", run="nap", config={"lr": 0.1}).close()
+        >>> RunFolder.open(path, experiment="fig1", scale="demo", run="nap", config={"lr": 0.2})
+        Traceback (most recent call last):
+        ValueError: ... holds a run with other settings:
+          config.lr: 0.1 there, 0.2 now
+        Choose another folder with --out, or start this one over with --force
+        """
+        path = Path(path)
+        asked = {"experiment": experiment, "scale": scale, "run": run, "config": _json_able(config)}
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = Lock(path / LOCK_NAME)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        try:
+            _clear(path, everything=start_over)
+            settings = _settings(path, asked)
+        except BaseException as error:
+            lock.release()
+            if isinstance(error, OSError):
+                raise _unwritable(path, error) from error
+            raise
+        return cls(path, settings, lock)
+
+    @property
+    def config_hash(self) -> str:
+        """Eight digits that stand for config.json."""
+        canonical = json.dumps(self.settings, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+    def manifest(self) -> tuple[manifest.Manifest, list[str]]:
+        """The manifest as it is on disk, and a note where it was damaged."""
+        return manifest.Manifest.read(self.path / manifest.FILE_NAME)
+
+    def is_finished(self) -> bool:
+        """Whether all is done and the rows are still complete; a glance, nothing is loaded."""
+        found, _ = self.manifest()
+        if found.finished is None:
+            return False
+        path = self.path / rows.FILE_NAME
+        held, complete = path.stat().st_size if path.exists() else 0, found.content["rows_bytes"]
+        if held != complete:
+            raise ValueError(
+                f"{path} has {held:,} bytes, but {complete:,} when the run was finished: it was edited; "
+                f"put it back, or start the run over with --force"
+            )
+        return True
+
+    def close(self) -> None:
+        """Give the folder to others."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def differences(there: Any, now: Any, name: str = "") -> Iterator[str]:
+    """One line for each setting that differs.
+
+    >>> list(differences({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3, "d": 4}}))
+    ['b.c: 2 there, 3 now', 'b.d: not set there, 4 now']
+    """
+    if isinstance(there, dict) and isinstance(now, dict):
+        for key in dict.fromkeys([*there, *now]):
+            below = f"{name}.{key}" if name else str(key)
+            yield from differences(there.get(key, _MISSING), now.get(key, _MISSING), below)
+    elif _show(there) != _show(now):
+        yield f"{name}: {_show(there)} there, {_show(now)} now"
+
+
+def _show(value: Any) -> str:
+    return "not set" if value is _MISSING else json.dumps(value)
+
+
+def _json_able(config: Any) -> dict[str, Any]:
+    """`config` as it comes back from JSON: tuples as lists."""
+    is_record = dataclasses.is_dataclass(config) and not isinstance(config, type)
+    values = dataclasses.asdict(config) if is_record else config
+    if not isinstance(values, Mapping):
+        raise ValueError(f"a config is a dataclass or a mapping, not a {type(config).__name__}")
+    try:
+        return {str(key): json.loads(json.dumps(value)) for key, value in values.items()}
+    except TypeError as error:
+        raise ValueError(f"the config cannot be written as JSON: {error}") from error
+
+
+def _settings(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the folder, which are those asked for; writes them to a new one."""
+    file = path / CONFIG_NAME
+    if not file.exists():
+        write_json(file, asked)
+        return asked
+    try:
+        there = json.loads(file.read_bytes())
+        if not isinstance(there, dict):
+            raise ValueError(f"a {type(there).__name__}, not an object")
+    except ValueError as error:
+        raise ValueError(
+            f"{file} is damaged ({error}): what made this folder's rows is unknown; "
+            f"put the file back, choose another folder with --out, or start over with --force"
+        ) from error
+    if found := list(differences(there, asked)):
+        raise ValueError(
+            f"{path} holds a run with other settings:\n  "
+            + "\n  ".join(found)
+            + "\nChoose another folder with --out, or start this one over with --force"
+        )
+    return asked
+
+
+def _clear(path: Path, *, everything: bool) -> None:
+    """Remove what a killed save left, or all that a run ever wrote here; never anything else."""
+    for name in WHAT_A_RUN_WRITES:
+        (path / (name + PARTIAL)).unlink(missing_ok=True)
+        if everything:
+            (path / name).unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: OSError) -> ValueError:
+    return ValueError(f"cannot write in {path}: {error.strerror}; choose another folder with --out")

@@ -1,0 +1,60 @@
+"""One process to a folder: a lock that the system gives back when its owner dies, however it dies."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from datetime import datetime
+from pathlib import Path
+
+
+class FolderInUse(ValueError):
+    """Another process works in this folder."""
+
+
+class Lock:
+    """Held from creation until `release()` or the death of the process.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "lock"
+    >>> first = Lock(path)
+    >>> Lock(path)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    nap.lab.runs.lock.FolderInUse: ... is in use by process ... since ...; wait for it or stop it
+    >>> first.release()
+    >>> Lock(path).release()
+    """
+
+    def __init__(self, path: Path):
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._handle)
+            raise FolderInUse(f"{path.parent} is in use by {_owner(path)}; wait for it or stop it") from None
+        except OSError as error:
+            os.close(self._handle)
+            raise ValueError(f"{path} cannot be locked: {error.strerror}; choose a local --out") from error
+        now = datetime.now().astimezone().isoformat(timespec="seconds")
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": now}
+        os.ftruncate(self._handle, 0)
+        os.pwrite(self._handle, json.dumps(owner).encode(), 0)
+
+    def release(self) -> None:
+        """Let others in. The file stays: to remove it would race with a process that is opening it."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def _owner(path: Path) -> str:
+    for _ in range(20):  # the owner may have locked just now and not written its name yet
+        try:
+            owner = json.loads(path.read_bytes())
+            return f"process {owner['pid']} on {owner['host']} since {owner['started']}"
+        except ValueError:
+            time.sleep(0.01)
+    return "a process that left no name"

@@ -1,0 +1,42 @@
+"""What the run machinery knows of a piece of work: it goes forward in units and can be laid down."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Work(Protocol):
+    """Something long that advances in short units.
+
+    All its randomness is a pure function of (seed, purpose, task, epoch), so `state_dict` needs no
+    generator states, and a run resumed from any checkpoint computes the same numbers.
+    """
+
+    @property
+    def total(self) -> int:
+        """Units of progress in all."""
+
+    @property
+    def done(self) -> int:
+        """Units done so far."""
+
+    @property
+    def unit(self) -> str:
+        """What the units are called, for example "epochs"."""
+
+    @property
+    def steps_per_unit(self) -> int:
+        """Model updates in one unit, all members together: for the rate that is shown."""
+
+    def advance(self) -> list[dict[str, Any]]:
+        """Do one unit, seconds at most; the rows it finished. Raises `NotFinite` before a bad update."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that changes while working: tensors, numbers, strings, lists, tuples, dicts, None."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up a state that `state_dict` gave, exactly."""
+
+
+class NotFinite(ArithmeticError):
+    """A loss or gradient is NaN or infinite: the message names step, member and tensor."""

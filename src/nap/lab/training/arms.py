@@ -1,0 +1,73 @@
+"""The arms that experiments compare: which norms, which projection, which method; values, not code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from nap.methods import L2, L2Init, Langevin, LeakyReLU, Method, ReDo, ShrinkAndPerturb
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """How strong each method is. The paper does not say; these are our choices (PAPER.md)."""
+
+    l2: float = 1e-5
+    """weight of ‖θ‖² in the loss"""
+    regenerative: float = 1e-4
+    """weight of ‖θ − θ₀‖² in the loss"""
+    shrink: float = 0.8
+    """shrink and perturb: what is left of the parameters at a task change"""
+    perturb: float = 0.2
+    """shrink and perturb: share of a fresh initialisation added"""
+    redo_tau: float = 0.025
+    """ReDo: dormancy score up to which a unit is recycled"""
+    redo_every: int = 1000
+    """ReDo: updates between two rounds"""
+    leak: float = 0.01
+    """leaky ReLU: slope below zero"""
+    noise: float = 0.1
+    """Langevin: standard deviation of the noise on each update, in learning rates"""
+
+
+METHODS: Mapping[str, Callable[[Strengths, float], Method]] = {
+    "none": lambda s, lr: Method(),
+    "L2": lambda s, lr: L2(s.l2),
+    "regenerative": lambda s, lr: L2Init(s.regenerative),
+    "shrink and perturb": lambda s, lr: ShrinkAndPerturb(s.shrink, s.perturb),
+    "ReDo": lambda s, lr: ReDo(tau=s.redo_tau, every=s.redo_every),
+    "leaky ReLU": lambda s, lr: LeakyReLU(s.leak),
+    "Langevin": lambda s, lr: Langevin(std=s.noise * lr),
+}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train: what a line in a figure stands for."""
+
+    name: str
+    norm: Literal["none", "layer", "rms"] = "none"
+    project: Literal["never", "task", "step"] = "never"
+    output: Literal["project", "free"] = "project"
+    affine: Literal["free", "joint", "decay"] = "free"
+    fresh: bool = False  # every task starts from a new initialisation
+    method: str = "none"
+    optimizer: Literal["Adam", "SGD"] = "Adam"
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"there is no method {self.method!r}; there are {list(METHODS)}")
+        if self.project != "never" and self.norm == "none":
+            raise ValueError(
+                f"{self.name}: projecting weights that no norm follows fixes the scale of the function; "
+                "choose a norm"
+            )
+
+
+NO_NORM = Arm("no norm")
+LAYER_NORM = Arm("LayerNorm", norm="layer")
+RESCALED = Arm("LayerNorm, rescaled each task", norm="layer", project="task")
+NAP = Arm("NaP", norm="layer", project="step")
+FRESH = Arm("fresh", norm="layer", fresh=True)
+FRESH_NO_NORM = Arm("fresh, no norm", fresh=True)

@@ -1,0 +1,200 @@
+"""One arm of a continual experiment, all seeds at once: task after task, a row for each.
+
+Everything random is a function of (seed, task, epoch), so a run that resumes after any epoch goes on as
+if nothing had happened, and a seed gives the same rows in any population.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import nap
+from nap.lab.data.images import Images
+from nap.lab.data.streams import Stream, batches
+from nap.lab.training import measure
+from nap.lab.training.arms import METHODS, Arm
+from nap.lab.training.learner import Learner, Recipe, Tally
+from nap.lab.training.population import Strategy, build, initial_values
+from nap.lab.training.projection import PopulationProjector
+from nap.lab.training.settings import Continual
+from nap.methods import Method
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ArmRun:
+    """All that determines the rows of one arm."""
+
+    arm: Arm
+    settings: Continual
+    tags: Mapping[str, Any] = field(default_factory=dict)  # more fields of each row
+
+
+class ContinualRun:
+    """The `Work` of one arm: `advance` is an epoch of every seed."""
+
+    unit = "epochs"
+
+    def __init__(
+        self,
+        run: ArmRun,
+        data: Images,
+        device: torch.device,
+        *,
+        seeds: Sequence[int] | None = None,
+        dtype: torch.dtype = torch.float32,
+        graph: bool | None = None,
+        strategy: Strategy | None = None,
+    ):
+        settings, self.arm, self.tags = run.settings, run.arm, dict(run.tags)
+        self.settings = settings
+        self.seeds = list(range(settings.seeds)) if seeds is None else list(seeds)
+        images = data.normalised(dtype)
+        self.data, self.stream = data, Stream(settings.stream)
+        self.make = settings.make(images.shape[1:], data.classes)
+        method = METHODS[self.arm.method](settings, settings.learning_rate)
+        skeleton = skeleton_of(self.make, self.arm, method, images[:2], dtype).to(device)
+        initial = self._initial(skeleton, task=1, device=device)
+        self.projector = None
+        if self.arm.project != "never":
+            self.projector = PopulationProjector(
+                skeleton, initial, output=self.arm.output, affine=self.arm.affine, decay=settings.decay
+            )
+        each_step = self.projector if self.arm.project == "step" else None
+        recipe = Recipe(
+            settings.learning_rate,
+            self.arm.optimizer,
+            strategy or best_strategy(settings.network, device),
+            graph=device.type == "cuda" if graph is None else graph,
+        )
+        self.learner = Learner(
+            skeleton,
+            initial,
+            images.to(device),
+            recipe,
+            method=method,
+            project_=each_step.project_ if each_step else None,
+            batch_size=settings.batch_size,
+            permutes_pixels=settings.stream == "permuted pixels",
+        )
+        self.probe = torch.arange(min(settings.probe, len(images)), device=device).expand(len(self.seeds), -1)
+        self.total = settings.tasks * settings.epochs
+        self.steps_per_unit = self.learner.steps_per_epoch * len(self.seeds)
+        self.done = 0
+        self._tallies: list[Tally] = []
+        self._start: dict[str, Tensor] = {}
+
+    @property
+    def task(self) -> int:
+        """The task of the next epoch, from 1."""
+        return self.done // self.settings.epochs + 1
+
+    def advance(self) -> list[Row]:
+        task, epoch = self.task, self.done % self.settings.epochs
+        if epoch == 0:
+            self._show(task)
+            self._change_task_(task)
+        for seed, generator in zip(self.seeds, self.learner.generators, strict=True):
+            generator.manual_seed(_number(seed, task, epoch))
+        size = self.settings.batch_size
+        index = batches(self.seeds, task, epoch, count=len(self.data), batch_size=size)
+        tally = self.learner.learn_epoch(index, steps_before=self.done * self.learner.steps_per_epoch)
+        self._tallies.append(tally)
+        self.done += 1
+        return self._rows(task) if epoch + 1 == self.settings.epochs else []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "done": self.done,
+            "learner": self.learner.state_dict(),
+            "tallies": [{name: value.clone() for name, value in vars(t).items()} for t in self._tallies],
+            "start": dict(self._start),
+            "radii": dict(self.projector.radii) if self.projector else {},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self._tallies = [Tally(**tally) for tally in state["tallies"]]
+        self._start = state["start"]
+        for name, radius in state["radii"].items():
+            assert self.projector is not None
+            self.projector.radii[name].copy_(radius)
+        self.done = state["done"]
+        if self.done < self.total:
+            self._show(self.task)
+
+    def _initial(self, skeleton: nn.Module, task: int, device: torch.device) -> dict[str, Tensor]:
+        seeds = [_number(seed, task if self.arm.fresh else 1) for seed in self.seeds]
+        return initial_values(skeleton, self.make, seeds, device)
+
+    def _show(self, task: int) -> None:
+        """Lays the task's labels, or order of pixels, before the learner."""
+        self.learner.labels.copy_(self.stream.labels(self.seeds, task, self.data))
+        order = self.stream.pixel_order(self.seeds, task, self.data)
+        if self.learner.pixel_order is not None and order is not None:
+            self.learner.pixel_order.copy_(order)
+
+    def _change_task_(self, task: int) -> None:
+        learner = self.learner
+        self._tallies = []
+        if task > 1:
+            for seed, generator in zip(self.seeds, learner.generators, strict=True):
+                generator.manual_seed(_number(seed, task))
+            learner.method.at_task_change_(learner.training)
+            if self.projector is not None:
+                self.projector.project_(learner.parameters)
+            if self.arm.fresh:
+                learner.start_over_(self._initial(learner.skeleton, task, learner.images.device))
+        x, y = learner.inputs(self.probe), learner.labels.gather(1, self.probe)
+        self._start = {"start_gradient_norm": measure.gradient_norms(learner, x, y).double().cpu()}
+
+    def _rows(self, task: int) -> list[Row]:
+        learner, x = self.learner, self.learner.inputs(self.probe)
+        numbers = {
+            "accuracy": torch.stack([t.accuracy for t in self._tallies]).mean(0),
+            "final_accuracy": self._tallies[-1].accuracy,
+            "loss": torch.stack([t.loss for t in self._tallies]).mean(0),
+            "gradient_norm": torch.stack([t.gradient_norm for t in self._tallies]).mean(0),
+            **self._start,
+            **measure.norm_numbers(learner),
+            **measure.scale_drift(learner),
+            **measure.jacobian_norms(learner, x[:, :128]),
+            **measure.unit_numbers(learner, x),
+        }
+        lists = {name: value.double().tolist() for name, value in numbers.items()}
+        return [
+            {"arm": self.arm.name, **self.tags, "seed": seed, "task": task}
+            | {name: of[k] for name, of in lists.items()}
+            for k, seed in enumerate(self.seeds)
+        ]
+
+
+def skeleton_of(
+    make: Callable[[], nn.Module], arm: Arm, method: Method, example: Tensor, dtype: torch.dtype
+) -> nn.Module:
+    """The architecture of an arm: activations exchanged, then norms put in, then units found."""
+    model = build(make, seed=0).to(dtype)
+    if arm.method == "leaky ReLU":
+        method.prepare_(model, example)
+    if arm.norm != "none":
+        nap.normalize_(model, example, norm=arm.norm)
+    if arm.method != "leaky ReLU":
+        method.prepare_(model, example)
+    return model
+
+
+def best_strategy(network: str, device: torch.device) -> Strategy:
+    """Batched products for an MLP; convolutions one member after the other (see benchmarks/population.py)."""
+    return "batched" if network == "mlp" else "loop"
+
+
+def _number(*key: int) -> int:
+    """A seed for torch from several numbers."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)

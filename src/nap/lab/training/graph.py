@@ -1,0 +1,36 @@
+"""A step of work as one CUDA graph: recorded once, then replayed without a word from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Generator, Tensor
+
+_WARM_UPS = 3  # what lazily starts (cuBLAS, cuDNN's choice of algorithm) must have started before
+
+
+def captured(
+    step: Callable[[], None], changing: Sequence[Tensor], generators: Sequence[Generator] = ()
+) -> Callable[[], None]:
+    """`step` as a replay of a recording. It runs a few times here; `changing` comes back as it was.
+
+    The step may use tensors that live on, of fixed shapes, and must not wait for the device. Random
+    numbers inside it come from `generators`: seed them anew between replays as you like.
+    """
+    before = [tensor.detach().clone() for tensor in changing]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_UPS):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    for generator in generators:
+        graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        step()
+    with torch.no_grad():
+        for tensor, value in zip(changing, before, strict=True):
+            tensor.copy_(value)
+    return graph.replay

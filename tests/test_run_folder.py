@@ -1,0 +1,284 @@
+"""The folder of a run: its rows, its settings, its manifest and its lock."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nap.lab import rows
+from nap.lab.runs import FolderInUse, RunFolder, provenance
+from nap.lab.runs.provenance import Source
+from small_work import CONFIG, Training, hold, open_as_nobody, run, start
+
+# rows
+
+
+def test_rows_come_back_as_written_with_null_for_nan(tmp_path: Path) -> None:
+    file = rows.RowFile(tmp_path / "rows.jsonl")
+    file.append([{"arm": "NaP", "seed": 0, "loss": 0.1 + 0.2, "ok": True, "α": "ü\n", "rate": None}])
+    size = file.size()
+    file.append([{"loss": math.nan}, {"loss": -math.inf}, {"loss": np.float64(1e-300)}])
+    assert list(rows.read(tmp_path)) == [
+        {"arm": "NaP", "seed": 0, "loss": 0.1 + 0.2, "ok": True, "α": "ü\n", "rate": None},
+        {"loss": None},
+        {"loss": None},
+        {"loss": 1e-300},
+    ]
+    assert "NaN" not in file.path.read_text()
+    file.truncate_to(size)
+    assert len(rows.read(file.path)) == 1
+
+
+def test_appending_nothing_writes_nothing(tmp_path: Path) -> None:
+    file = rows.RowFile(tmp_path / "rows.jsonl")
+    file.append([])
+    assert file.size() == 0
+
+
+@pytest.mark.parametrize("value", [np.float32(1), torch.tensor(1.0), [1], {"a": 1}])
+def test_a_row_is_flat_and_plain(tmp_path: Path, value: Any) -> None:
+    file = rows.RowFile(tmp_path / "rows.jsonl")
+    with pytest.raises(ValueError, match="the row's 'loss' is a"):
+        file.append([{"seed": 1}, {"loss": value}])
+    assert file.size() == 0
+
+
+def test_a_torn_line_is_cut_off_when_writing_and_skipped_when_reading(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"task": 1}\n{"task": 2}\n{"ta')
+    assert rows.read(path).values("task") == [1, 2]
+    file = rows.RowFile(path)
+    file.append([{"task": 3}])
+    assert path.read_bytes() == b'{"task": 1}\n{"task": 2}\n{"task": 3}\n'
+
+
+def test_a_file_of_one_torn_line_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"ta')
+    assert rows.RowFile(path).size() == 0
+
+
+def test_a_spoilt_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"task": 1}\nhello\n{"task": 3}\n')
+    with pytest.raises(ValueError, match=r"rows\.jsonl line 2 is no JSON"):
+        rows.read(path)
+    path.write_bytes(b"[1]\n")
+    with pytest.raises(ValueError, match=r"rows\.jsonl line 1 is no JSON object"):
+        rows.read(path)
+
+
+def test_a_full_disk_leaves_whole_rows(tmp_path: Path) -> None:
+    file = rows.RowFile(tmp_path / "rows.jsonl")
+    file.append([{"task": 1}])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match=r"rows\.jsonl needs 1,\d\d\d bytes more; free some space"):
+            file.append([{"task": task, "note": "x" * 50} for task in range(20)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert file.path.read_bytes() == b'{"task": 1}\n'
+
+
+def test_reading_finds_every_run_below(tmp_path: Path) -> None:
+    for name in ("b", "a/deep"):
+        (tmp_path / name).mkdir(parents=True)
+        rows.RowFile(tmp_path / name / "rows.jsonl").append([{"run": name}])
+    assert rows.read(tmp_path).values("run") == ["a/deep", "b"]
+    with pytest.raises(ValueError, match=r"no rows\.jsonl at .*nowhere"):
+        rows.read(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"no rows\.jsonl at .*empty or below it"):
+        rows.read(tmp_path / "empty")
+
+
+def test_selecting(tmp_path: Path) -> None:
+    found = rows.Rows(
+        [
+            {"arm": "NaP", "seed": 1, "task": 2, "loss": 0.2},
+            {"arm": "NaP", "seed": 0, "task": 1, "loss": 0.1},
+            {"arm": "NaP", "seed": 0, "task": 2, "loss": None},
+            {"arm": "none", "seed": 0, "task": 1, "loss": 0.4},
+            {"kind": "trajectory"},
+        ]
+    )
+    array, seeds, tasks = found.where(arm="NaP").matrix("loss")
+    assert (seeds, tasks) == ([0, 1], [1, 2])
+    np.testing.assert_array_equal(array, [[0.1, np.nan], [np.nan, 0.2]])
+    assert found.unique("arm") == ["NaP", "none"]
+    assert len(found.where(arm=None)) == 1
+    assert len(found[1:3]) == 2
+    assert isinstance(found[1:3], rows.Rows)
+    with pytest.raises(ValueError, match="two rows have a 'loss' for seed 0 and task 1; select one arm"):
+        found.matrix("loss")
+
+
+def test_rows_need_no_torch() -> None:
+    check = "import sys, nap.lab.rows; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+# settings
+
+
+@dataclass(frozen=True)
+class Config:
+    seeds: int = 3
+    lr: float = 1e-3
+    widths: tuple[int, ...] = (32, 64)
+
+
+def opened(path: Path, config: Any = None, **options: Any) -> RunFolder:
+    return RunFolder.open(
+        path, experiment="fig1", scale="demo", run="nap", config=config or Config(), **options
+    )
+
+
+def test_a_folder_is_taken_up_with_the_same_settings(tmp_path: Path) -> None:
+    with opened(tmp_path / "new/run") as first:
+        assert json.loads((first.path / "config.json").read_text()) == {
+            "experiment": "fig1",
+            "scale": "demo",
+            "run": "nap",
+            "config": {"seeds": 3, "lr": 0.001, "widths": [32, 64]},
+        }
+    with opened(tmp_path / "new/run") as again, opened(tmp_path / "other", Config(lr=1.0)) as other:
+        assert again.config_hash == first.config_hash != other.config_hash
+        assert len(again.config_hash) == 8
+
+
+def test_other_settings_are_refused_key_by_key(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    before = (tmp_path / "config.json").read_bytes()
+    with pytest.raises(ValueError, match="holds a run with other settings") as caught:
+        opened(tmp_path, {"seeds": 5, "widths": [32, 64], "decay": 0.1})
+    lines = str(caught.value).splitlines()
+    assert lines[1:-1] == [
+        "  config.seeds: 3 there, 5 now",
+        "  config.lr: 0.001 there, not set now",
+        "  config.decay: not set there, 0.1 now",
+    ]
+    assert lines[-1] == "Choose another folder with --out, or start this one over with --force"
+    assert (tmp_path / "config.json").read_bytes() == before
+    opened(tmp_path).close()  # the refused one let go of it
+
+
+def test_starting_over_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
+    run(tmp_path, Training(5))
+    (tmp_path / "my notes.txt").write_text("keep")
+    (tmp_path / "checkpoint.pt.partial").write_text("what a kill left")
+    with opened(tmp_path, Config(lr=0.5), start_over=True) as folder:
+        assert folder.settings["config"]["lr"] == 0.5
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "lock", "my notes.txt"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"experiment": "fig1"'])
+def test_damaged_settings_are_an_error_with_a_way_out(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"config\.json is damaged .* start over with --force"):
+        opened(tmp_path)
+    opened(tmp_path, start_over=True).close()
+    opened(tmp_path).close()
+
+
+def test_a_config_is_something_json_can_hold(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot be written as JSON: .*set"):
+        opened(tmp_path, {"lr": {1, 2}})
+    with pytest.raises(ValueError, match="a dataclass or a mapping, not a str"):
+        opened(tmp_path, "lr=1")
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"cannot write in .*file/run: .*; choose another folder with --out"):
+        opened(tmp_path / "file/run")
+    tmp_path.chmod(0o500)
+    process, events = start(open_as_nobody, tmp_path / "run")
+    message = events.recv()
+    process.join(30)
+    tmp_path.chmod(0o700)
+    assert (
+        message == f"cannot write in {tmp_path / 'run'}: Permission denied; choose another folder with --out"
+    )
+
+
+# lock
+
+
+def test_a_second_process_is_turned_away_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+    process, events = start(hold, tmp_path)
+    assert events.recv() == "open"
+    began = time.monotonic()
+    with pytest.raises(
+        FolderInUse, match=rf"is in use by process {process.pid} on {socket.gethostname()} since"
+    ):
+        run(tmp_path)
+    assert time.monotonic() - began < 1
+    process.kill()
+    process.join(30)
+    assert run(tmp_path).reason == "finished"
+
+
+def test_a_folder_is_free_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), RunFolder.open(tmp_path, **CONFIG):  # type: ignore[arg-type]
+        raise ZeroDivisionError
+    RunFolder.open(tmp_path, **CONFIG).close()  # type: ignore[arg-type]
+
+
+# manifest and labels
+
+
+def test_the_manifest_says_where_the_rows_come_from(tmp_path: Path) -> None:
+    run(tmp_path, Training(5))
+    found = json.loads((tmp_path / "manifest.json").read_text())
+    assert found["exit"] == found["sittings"][0]["exit"] == "finished"
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["device"].startswith("cpu (")
+    assert found["threads"] == torch.get_num_threads()
+    assert (found["experiment"], found["scale"], found["run"], found["seeds"]) == ("fig1", "demo", "nap", 1)
+    assert found["sittings"][0]["pid"] == os.getpid()
+    assert found["started"] <= found["finished"]
+    assert found["seconds"] > 0
+    for row in rows.read(tmp_path):
+        assert row["config"] == found["config"]
+        assert row["commit"] == found["sittings"][0]["commit"] == str(provenance.source())
+
+
+def git(folder: Path, *command: str) -> None:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run(["git", "-C", str(folder), *who, *command], check=True, capture_output=True)
+
+
+def test_the_commit_is_that_of_the_checkout_that_tracks_the_code(tmp_path: Path) -> None:
+    package = tmp_path / "src"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    assert provenance.source_of(package) == Source("unknown")
+    git(tmp_path, "init")
+    (tmp_path / "readme").write_text("")
+    git(tmp_path, "add", "readme")
+    git(tmp_path, "commit", "-m", "one")
+    assert provenance.source_of(package) == Source("unknown")  # it lies in a checkout, but is not of it
+    git(tmp_path, "add", "src")
+    git(tmp_path, "commit", "-m", "two")
+    clean = provenance.source_of(package)
+    assert len(clean.commit) == 10
+    assert not clean.dirty
+    assert str(clean) == clean.commit
+    (package / "__init__.py").write_text("changed = True")
+    assert provenance.source_of(package) == Source(clean.commit, dirty=True)
+    assert str(provenance.source_of(package)) == f"{clean.commit}+changes"
