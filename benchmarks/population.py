@@ -54,9 +54,7 @@ def population(
     initial = initial_values(skeleton, make, range(members), device)
     projector = PopulationProjector(skeleton, initial)
     recipe = Recipe(1e-4, strategy=strategy, graph=device.type == "cuda", compiled=compiled)
-    learner = Learner(
-        skeleton, initial, images, recipe, project_=projector.project_, batch_size=config.batch_size
-    )
+    learner = Learner(skeleton, initial, images, recipe, projector=projector, batch_size=config.batch_size)
     learner.labels.random_(10)
     learner._index.random_(len(images))
     return learner._step, sum(p.numel() * p.element_size() for p in initial.values())

@@ -124,10 +124,16 @@ def row_rms(weights: Sequence[Tensor], rows: int | None = None) -> Tensor:
             "or build it with an absolute eps, such as Norm(width, eps=1e-5)"
         )
     wide = torch.promote_types(weights[0].dtype, torch.float32)
-    norms = [torch.linalg.vector_norm(w.detach(), dtype=wide) for w in weights]
+    norms = [_norm(w.detach(), wide) for w in weights]
     norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
     rms = norm * (rows or weights[0].shape[0]) ** -0.5
     return rms + (rms == 0)
+
+
+def _norm(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    if torch.compiler.is_compiling():  # rows first: four times as fast, for a stack of weights under vmap
+        weight = torch.linalg.vector_norm(weight.flatten(1), dim=1, dtype=dtype)
+    return torch.linalg.vector_norm(weight, dtype=dtype)
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class TwinRun:
             images,
             recipe,
             method=self.coupling,
-            project_=self.coupling.project_,
+            projector=self.coupling,
             batch_size=config.batch_size,
         )
         self.learner.labels.copy_(data.labels.expand_as(self.learner.labels))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +13,12 @@ import torch
 
 from nap.lab import claims, report, rows
 from nap.lab.data.images import DataMissing
-from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.experiments.experiment import Experiment
+from nap.lab.experiments.tasks import BOARD, Task, home, open_tasks
 from nap.lab.options import How, Request
 from nap.lab.progress import Display, display, duration
-from nap.lab.runs.carry import STOPPED, Outcome, carry_out
-from nap.lab.runs.folder import RunFolder
+from nap.lab.runs.carry import STOPPED, carry_out
+from nap.lab.runs.durable import written_aside
 from nap.lab.runs.signals import StopRequest, stop_requests
 from nap.lab.runs.work import Work
 
@@ -28,16 +27,6 @@ if TYPE_CHECKING:
 
 FINE, FAILED = 0, 1
 FAILURE = "failure.txt"  # in a run's folder: the traceback of the error that ended it
-BOARD = "tensorboard"
-
-
-@dataclass(frozen=True)
-class Task:
-    """A run with its folder, which this process holds."""
-
-    label: str
-    run: Run
-    folder: RunFolder
 
 
 def run(requests: Sequence[tuple[Experiment, Request]]) -> int:
@@ -45,12 +34,12 @@ def run(requests: Sequence[tuple[Experiment, Request]]) -> int:
     how = requests[0][1].how
     device = pick_device(how.device)
     homes = {home(experiment, how): None for experiment, _ in requests}
-    with contextlib.ExitStack() as held:
-        tasks = _open(requests, held)
+    with contextlib.ExitStack() as held, stop_requests() as stop:
+        tasks = open_tasks(requests, held)
         for experiment, request in requests:
             print(_announcement(experiment, request, device))
-        code = _carry_out_all(tasks, ", ".join(r.name for _, r in requests), device, how)
-    if code == STOPPED:
+        code = _carry_out_all(tasks, ", ".join(r.name for _, r in requests), device, how, stop)
+    if stop.signal is not None and code != FINE:
         return code
     for folder in homes:
         print()
@@ -63,11 +52,6 @@ def run(requests: Sequence[tuple[Experiment, Request]]) -> int:
     return code
 
 
-def home(experiment: Experiment, how: How) -> Path:
-    """The folder of an experiment's runs at one scale."""
-    return how.out / f"{experiment.folder}-{how.scale}"
-
-
 def pick_device(word: str) -> torch.device:
     """The device that `--device` names; auto is CUDA where there is one."""
     available = torch.cuda.is_available()
@@ -76,30 +60,6 @@ def pick_device(word: str) -> torch.device:
             "--device cuda: torch sees no CUDA device here; take --device cpu, or a CUDA build of torch"
         )
     return torch.device("cuda" if word != "cpu" and available else "cpu")
-
-
-def _open(requests: Sequence[tuple[Experiment, Request]], held: contextlib.ExitStack) -> list[Task]:
-    """Every run with its folder; experiments that measure the same runs share them."""
-    tasks: dict[Path, Task] = {}
-    for experiment, request in requests:
-        for run in experiment.runs(request.config):
-            path = home(experiment, request.how) / run.name
-            if path in tasks and tasks[path].run.config == run.config:
-                continue
-            folder = RunFolder.open(
-                path,
-                experiment=experiment.folder,
-                scale=request.how.scale,
-                run=run.name,
-                config=run.config,
-                start_over=request.how.force,
-            )
-            held.enter_context(folder)
-            label = run.name if len(requests) == 1 else f"{experiment.name} {run.name}"
-            tasks[path] = Task(label, run, folder)
-            if request.how.force:
-                shutil.rmtree(path / BOARD, ignore_errors=True)
-    return list(tasks.values())
 
 
 def _announcement(experiment: Experiment, request: Request, device: torch.device) -> str:
@@ -117,11 +77,20 @@ def _announcement(experiment: Experiment, request: Request, device: torch.device
     )
 
 
-def _carry_out_all(tasks: Sequence[Task], title: str, device: torch.device, how: How) -> int:
-    """One run after another. One that fails is reported, and the others go on."""
+def _carry_out_all(
+    tasks: Sequence[Task], title: str, device: torch.device, how: How, stop: StopRequest
+) -> int:
+    """One run after another; the exit code. One that fails is reported, and the others go on.
+
+    Once a stop is asked for, none begins any more. If the one under way cannot be saved then, that is
+    the exit code: to run again does not mend it.
+    """
     code = FINE
-    with display(title, len(tasks)) as show, stop_requests() as stop:
+    with display(title, len(tasks)) as show:
         for task in tasks:
+            if stop.signal is not None:
+                show.say(f"{task.label}: not begun, because of {stop.signal}; the same command goes on there")
+                return STOPPED
             try:
                 finished = _carry_out(task, device, how, show, stop)
             except DataMissing:
@@ -129,6 +98,8 @@ def _carry_out_all(tasks: Sequence[Task], title: str, device: torch.device, how:
             except Exception as error:
                 show.say(f"{task.label}: {_failure(task.folder.path, error)}")
                 code = FAILED
+                if stop.signal is not None:
+                    return FAILED
             else:
                 if not finished:
                     return STOPPED
@@ -147,17 +118,15 @@ def _carry_out(task: Task, device: torch.device, how: How, show: Display, stop: 
     work = task.run.start(device)
     with contextlib.ExitStack() as open_:
         seen = Spectator(task, how.tensorboard, show, open_)
-        if stop.signal is not None:  # it came while the run was being prepared: nothing to save
-            outcome = Outcome("stopped", work.done, work.total, stop.signal)
-        else:
-            outcome = carry_out(
-                work,
-                task.folder,
-                device=device,
-                on_progress=seen.progress,
-                on_rows=seen.rows,
-                on_note=lambda text: show.say(f"{task.label}: {text}"),
-            )
+        outcome = carry_out(
+            work,
+            task.folder,
+            stop=stop,
+            device=device,
+            on_progress=seen.progress,
+            on_rows=seen.rows,
+            on_note=lambda text: show.say(f"{task.label}: {text}"),
+        )
     if outcome.reason == "finished":
         show.say(
             f"{task.label}: finished, {work.total:,} {work.unit} in {duration(time.monotonic() - began)}"
@@ -194,7 +163,10 @@ class Spectator:
 
 def _failure(folder: Path, error: Exception) -> str:
     """The error in one line; its traceback goes to a file in the folder."""
-    with contextlib.suppress(OSError):  # where the disk is full, the line says so
-        (folder / FAILURE).write_text("".join(traceback.format_exception(error)), "utf-8")
-    words = " ".join(str(error).split())
-    return f"failed: {type(error).__name__}: {words} (more in {folder / FAILURE})"
+    line = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
+    try:
+        with written_aside(folder / FAILURE) as file:
+            file.write("".join(traceback.format_exception(error)).encode())
+    except OSError:  # a full disk, as the line says already
+        return line
+    return f"{line} (more in {folder / FAILURE})"

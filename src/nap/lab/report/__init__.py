@@ -11,7 +11,8 @@ FILE_NAME = "report.html"
 def command(directory: Path | str, out: Path | str | None = None) -> Path:
     """Write the report of all runs at or below `directory`; the path of the page.
 
-    It goes to `out`, or to report.html in the directory itself. Raises ValueError where there is no run.
+    It goes to the file `out`, or to report.html in a folder: `out`, else the directory itself. Raises
+    ValueError where there is no run.
     """
     # Matplotlib takes most of a second to import; `nap --help` should not wait for it.
     from nap.lab.report.facts import find_groups
@@ -20,10 +21,14 @@ def command(directory: Path | str, out: Path | str | None = None) -> Path:
     directory = Path(directory)
     if not directory.is_dir():
         raise ValueError(f"{directory} is no folder; name one that `nap run` wrote to, for example results")
-    target = directory / FILE_NAME if out is None else Path(out)
+    target = directory if out is None else Path(out)
+    target = target / FILE_NAME if target.is_dir() else target
     text = page(find_groups(directory.resolve()))
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.name}.{os.getpid()}")
-    aside.write_text(text, "utf-8")
-    aside.replace(target)  # whoever has the old page open never sees half of a new one
+    try:
+        aside.write_text(text, "utf-8")
+        aside.replace(target)  # whoever has the old page open never sees half of a new one
+    finally:
+        aside.unlink(missing_ok=True)  # there only where the disk was full
     return target

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+
+from nap.lab.claims.bootstrap import student_quantile
 
 SMOOTH_FROM = 60  # points; shorter curves are drawn as they are
 MOST_POINTS = 120  # a panel is some 250 pixels wide
 MOST_RAW_POINTS = 260
-# 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond them the series is exact to 1e-3.
-T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 LEAST_SEEDS_FOR_A_BAND = 3
+DECADES = (-300, 300)  # that a float can hold: the interval of three wild seeds may reach further
 
 
 @dataclass(frozen=True)
@@ -27,29 +28,32 @@ class Curve:
     raw_y: np.ndarray
     seeds: int
 
-    def at_least(self, bottom: float) -> Curve:
-        """The same curve with nothing below `bottom`: zero has no place of its own on a log axis."""
-        y, low, high, raw_y = (part.clip(min=bottom) for part in (self.y, self.low, self.high, self.raw_y))
-        return replace(self, y=y, low=low, high=high, raw_y=raw_y)
-
 
 def curve(
-    values: np.ndarray, x: np.ndarray, *, log: bool = False, fraction: bool = False, smooth: bool = True
+    values: np.ndarray,
+    x: np.ndarray,
+    *,
+    log: bool = False,
+    zero: float = 0.0,
+    fraction: bool = False,
+    smooth: bool = True,
 ) -> Curve:
     """The curve through `values`, an array of (seeds, x) with NaN where there is nothing.
 
-    With `log`, mean and interval are those of the logarithms; a `fraction` cannot leave [0, 1]. Long
-    curves are thinned, and smoothed where that is allowed: it would blur sudden events.
+    With `log`, mean and interval are those of the logarithms; `zero` stands for 0, and where a seed has it
+    there is no interval. What is never negative, or a `fraction`, has no interval beyond that. Long curves
+    are thinned, and smoothed where that is allowed: it would blur sudden events.
 
-    >>> found = curve(np.array([[1.0, 2.0], [3.0, 2.0], [2.0, 2.0]]), np.array([1, 2]))
-    >>> found.y, found.low.round(2), found.seeds
-    (array([2., 2.]), array([-0.48,  2.  ]), 3)
+    >>> found = curve(np.array([[1.0, 4.0], [3.0, 4.0], [2.0, 4.0]]), np.array([1, 2]))
+    >>> found.y, found.high.round(2), found.seeds
+    (array([2., 4.]), array([4.48, 4.  ]), 3)
     """
     some = ~np.isnan(values).all(axis=0)
     values, x = values[:, some], np.asarray(x, float)[some]
     seeds = int((~np.isnan(values).all(axis=1)).sum())
+    never_negative, at_zero = not (values < 0).any(), (values == 0).any(axis=0, keepdims=True)
     if log:
-        values = np.log10(values)
+        values = np.log10(np.maximum(values, zero))
     smooth = smooth and len(x) > SMOOTH_FROM
     raw_x, raw_y = _blocks(x[None], MOST_RAW_POINTS)[0], _blocks(mean(values)[None], MOST_RAW_POINTS)[0]
     if smooth:
@@ -58,11 +62,16 @@ def curve(
     values, x = _blocks(values, most), _blocks(x[None], most)[0]
     middle = mean(values)
     half = interval(values)
+    if log:
+        half[_blocks(at_zero.astype(float), most)[0] > 0] = np.nan
     low, high = middle - half, middle + half
     if log:
-        middle, low, high, raw_y = (10.0**part for part in (middle, low, high, raw_y))
+        parts = (part.clip(*DECADES) for part in (middle, low, high, raw_y))
+        middle, low, high, raw_y = (np.maximum(10.0**part, zero) for part in parts)
+    if never_negative:
+        low = np.maximum(low, 0.0)
     if fraction:
-        low, high = low.clip(0, 1), high.clip(0, 1)
+        high = np.minimum(high, 1.0)
     nothing = np.empty(0)
     return Curve(x, middle, low, high, raw_x if smooth else nothing, raw_y if smooth else nothing, seeds)
 
@@ -79,20 +88,10 @@ def interval(values: np.ndarray) -> np.ndarray:
     n = (~np.isnan(values)).sum(axis=0)
     squares = np.where(np.isnan(values), 0.0, values - mean(values)) ** 2
     error = np.sqrt(squares.sum(axis=0) / np.maximum(n - 1, 1) / np.maximum(n, 1))
-    quantile = np.array([t_quantile(int(seeds) - 1) if seeds > 1 else math.nan for seeds in n])
-    return np.where(n >= LEAST_SEEDS_FOR_A_BAND, quantile * error, np.nan)
-
-
-def t_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t.
-
-    >>> t_quantile(4), round(t_quantile(30), 3)
-    (2.776, 2.042)
-    """
-    if freedom <= len(T_QUANTILES):
-        return T_QUANTILES[freedom - 1]
-    z = 1.959964
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    enough = n >= LEAST_SEEDS_FOR_A_BAND
+    freedom = np.where(enough, n - 1, 1)
+    quantile = np.array([student_quantile(0.975, int(of)) for of in freedom])
+    return np.where(enough, quantile * error, np.nan)
 
 
 def _moving_mean(values: np.ndarray, window: int) -> np.ndarray:

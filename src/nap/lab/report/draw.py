@@ -19,9 +19,10 @@ from nap.lab.report import style
 from nap.lab.report.limits import limits
 from nap.lab.report.panels import Panel
 
-# Width and height in pixels and size of the type, by the number of panels side by side. A panel of two is
-# shown somewhat larger on a desk and smaller on a phone; one of four the other way round.
-SIZES = {2: (370, 240, 11.0), 3: (330, 230, 11.0), 4: (300, 230, 11.0)}
+# Width and height in pixels and size of the type, by the number of panels side by side: such that the type is
+# 11 to 13 pixels high on a desk, where a panel is 290 to 420 wide, and on a phone, where it is 360.
+SIZES = {2: (400, 250, 12.0), 3: (370, 235, 11.5), 4: (300, 225, 11.5)}
+ROOM_OF_ZERO = 0.08  # of a log axis, kept free of other labels
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 10.0, 26.0, 38.0
 
 
@@ -69,15 +70,9 @@ def _fill(axes: Axes, panel: Panel, size: float) -> None:
         curve = line.curve
         if len(curve.raw_x):
             axes.plot(curve.raw_x, curve.raw_y, color=line.look.colour, linewidth=0.6, alpha=0.35, zorder=2)
-        band = ~np.isnan(curve.low)
-        if band.any():
+        if not np.isnan(curve.low).all():
             axes.fill_between(
-                curve.x[band],
-                curve.low[band],
-                curve.high[band],
-                color=line.look.colour,
-                alpha=shade,
-                linewidth=0,
+                curve.x, curve.low, curve.high, color=line.look.colour, alpha=shade, linewidth=0
             )
         alone: dict[str, Any] = {"marker": "o", "markersize": 4} if len(curve.x) == 1 else {}
         axes.plot(curve.x, curve.y, zorder=3, **_stroke(line.look), **alone)
@@ -92,9 +87,9 @@ def _ticks(axes: Axes, panel: Panel, low: float, high: float) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=(1, 2, 5, 10)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.count(value)))
     if panel.log:
-        zero = panel.zero or 0.0
-        ticks = [value for value in log_ticks(low, high) if value > 2 * zero]
-        axes.yaxis.set_major_locator(FixedLocator([*([zero] if zero else []), *ticks]))
+        zero = panel.zero
+        ticks = [value for value in log_ticks(low, high) if value > zero * (high / low) ** ROOM_OF_ZERO]
+        axes.yaxis.set_major_locator(FixedLocator([zero, *ticks] if zero else ticks))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(
             FuncFormatter(lambda value, _: "0" if value == zero else log_label(value))

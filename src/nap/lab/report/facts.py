@@ -1,4 +1,4 @@
-"""What is known of the runs behind a figure: settings, versions, devices, and which did not finish."""
+"""The runs at or below a folder as found: config, manifest, rows, and what is wrong with them, in words."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def read_run(home: Path) -> RunFacts:
     rows = Rows()
     if (home / rows_of.FILE_NAME).is_file():
         try:
-            rows = rows_of.read(home / rows_of.FILE_NAME)
+            rows = Rows(map(_numbers_only, rows_of.read(home / rows_of.FILE_NAME)))
         except ValueError as error:
             problems.append(str(error).replace(str(home), home.name))
     if not len(rows):
@@ -109,63 +110,9 @@ def read_run(home: Path) -> RunFacts:
     )
 
 
-def settings(runs: tuple[RunFacts, ...]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Settings that all runs share, and by run those in which they differ."""
-    known = [run for run in runs if run.config]
-    configs = {run.name: {key: words(value) for key, value in run.config.items()} for run in known}
-    keys = list(dict.fromkeys(key for config in configs.values() for key in config))
-    shared, different = {}, []
-    for key in keys:
-        first, *others = [config.get(key, "–") for config in configs.values()]
-        if all(other == first for other in others):
-            shared[key] = first
-        else:
-            different.append(key)
-    by_run = {name: {key: config.get(key, "–") for key in different} for name, config in configs.items()}
-    return shared, by_run if different else {}
-
-
-def manifest_facts(runs: tuple[RunFacts, ...]) -> dict[str, str]:
-    """What the manifests say, each different value once: versions, commit, device, times."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        for key, value in _flat(run.manifest).items():
-            text = words(value)
-            if text not in found.setdefault(key, []):
-                found[key].append(text)
-    return {key: "; ".join(values) if len(values) < 5 else _many(values) for key, values in found.items()}
-
-
-def words(value: Any) -> str:
-    """A setting as people write it.
-
-    >>> words([3, 0.5]), words(True), words(None), words(1e-4)
-    ('3, 0.5', 'yes', 'none', '0.0001')
-    """
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(words(item) for item in value) or "none"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {words(item)}" for key, item in value.items())
-    return str(value)
-
-
-def _many(values: list[str]) -> str:
-    return f"{values[0]}; {values[1]}; … ({len(values)} different)"
-
-
-def _flat(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What a reader wants to know of where numbers come from; no names of hosts."""
-    versions = manifest.get("versions")
-    plain = dict(versions) if isinstance(versions, dict) else {}
-    commit = manifest.get("commit")
-    if commit:
-        plain["commit"] = f"{commit}, with changes" if manifest.get("dirty") else commit
-    plain |= {key: manifest[key] for key in ("device", "threads", "platform") if key in manifest}
-    return plain
+def _numbers_only(row: rows_of.Row) -> rows_of.Row:
+    """The row with null for NaN and infinity: `nap run` writes it so, other programs may not."""
+    return {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in row.items()}
 
 
 def _read_json(path: Path, problems: list[str]) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from nap.lab.report.facts import Group, manifest_facts, settings
+from collections.abc import Mapping
+from typing import Any
+
+from nap.lab.report.facts import Group, RunFacts
 from nap.lab.report.markup import Html, element, join, table
 from nap.lab.report.style import duration
 
@@ -20,14 +23,6 @@ def problems_html(group: Group) -> Html | None:
     return element("div", head, element("ul", *bad), class_="problem")
 
 
-def missing_html(names: list[str]) -> Html | None:
-    """What the paper's figure has and these rows have not."""
-    if not names:
-        return None
-    shown = " · ".join(names[:12]) + (f" · and {len(names) - 12} more" if len(names) > 12 else "")
-    return element("p", element("b", "No rows for: "), shown, class_="problem")
-
-
 def run_again(group: Group) -> list[str]:
     """The commands that made the runs as far as the manifests have them, else the one for their scale."""
     noted = [run.manifest.get("command") for run in group.runs]
@@ -37,27 +32,15 @@ def run_again(group: Group) -> list[str]:
 
 
 def facts_html(group: Group) -> Html:
-    """Three boxes to open: how to run it again, settings, versions and machines."""
+    """Two boxes to open: settings; versions and machines."""
     shared, by_run = settings(group.runs)
+    alike = [[key, value] for key, value in shared.items()]
     return join(
-        element(
-            "details",
-            element("summary", "Run it again"),
-            element("pre", element("code", "\n".join(run_again(group)))),
-            element(
-                "p",
-                "It continues where it stopped, and does nothing where all is done. Settings that differ "
-                "from the scale's defaults go on the same line; those used here are listed below.",
-                class_="quiet",
-            ),
-        ),
         element(
             "details",
             element("summary", "Settings"),
             element("h4", "Shared by all runs") if by_run else None,
-            table(
-                [], [[key, value] for key, value in shared.items()], label="shared settings", class_="facts"
-            )
+            table([], alike, label="shared settings", class_="facts")
             if shared
             else element("p", "No config.json could be read.", class_="quiet"),
             element("h4", "Different from run to run") if by_run else None,
@@ -90,3 +73,76 @@ def _machine(group: Group) -> Html:
         table([], body, label="versions and machine", class_="facts") if body else None,
         table(["run", "state", "work", "sittings", "rows"], runs, label="runs", class_="wide"),
     )
+
+
+def settings(runs: tuple[RunFacts, ...]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Settings that all runs share, and by run those in which they differ."""
+    known = [run for run in runs if run.config]
+    configs = {run.name: {k: words(v) for k, v in flat(run.config).items()} for run in known}
+    keys = list(dict.fromkeys(key for config in configs.values() for key in config))
+    shared, different = {}, []
+    for key in keys:
+        first, *others = [config.get(key, "–") for config in configs.values()]
+        if all(other == first for other in others):
+            shared[key] = first
+        else:
+            different.append(key)
+    by_run = {name: {key: config.get(key, "–") for key in different} for name, config in configs.items()}
+    return shared, by_run if different else {}
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's settings without their nesting; the tags of its rows, which repeat some of them, left out.
+
+    >>> flat({"arm": {"norm": "layer"}, "settings": {"norm": 1, "lr": 0.1}, "tags": {"nap": True}})
+    {'norm': 'layer', 'settings.norm': 1, 'lr': 0.1}
+    """
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        inside = value if isinstance(value, dict) else {key: value}
+        for name, setting in inside.items() if key != "tags" else ():
+            found[name if name not in found else f"{key}.{name}"] = setting
+    return found
+
+
+def manifest_facts(runs: tuple[RunFacts, ...]) -> dict[str, str]:
+    """What the manifests say, each different value once: versions, commit, device, times."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for key, value in _flat(run.manifest).items():
+            text = words(value)
+            if text not in found.setdefault(key, []):
+                found[key].append(text)
+    return {key: "; ".join(values) if len(values) < 5 else _many(values) for key, values in found.items()}
+
+
+def words(value: Any) -> str:
+    """A setting as people write it.
+
+    >>> words([3, 0.5]), words(True), words(None), words(1e-4)
+    ('3, 0.5', 'yes', 'none', '0.0001')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(words(item) for item in value) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {words(item)}" for key, item in value.items())
+    return str(value)
+
+
+def _many(values: list[str]) -> str:
+    return f"{values[0]}; {values[1]}; … ({len(values)} different)"
+
+
+def _flat(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reader wants to know of where numbers come from; no names of hosts."""
+    versions = manifest.get("versions")
+    plain = dict(versions) if isinstance(versions, dict) else {}
+    commit = manifest.get("commit")
+    if commit:
+        plain["commit"] = f"{commit}, with changes" if manifest.get("dirty") else commit
+    plain |= {key: manifest[key] for key in ("device", "threads", "platform") if key in manifest}
+    return plain

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from nap.lab.report.draw import svg
 from nap.lab.report.markup import Html, element
 from nap.lab.report.panels import Figure, Panel
@@ -44,22 +46,17 @@ def _swatch(look: Look) -> Html:
 
 
 def _band_words(figure: Figure) -> str:
+    """What lines and shades are, for the caption."""
     if figure.plain or not figure.seeds:
         return ""
     few, many = figure.seeds[0], figure.seeds[-1]
     seeds = f"{few} seed{'s' * (few > 1)}" if few == many else f"{few} to {many} seeds"
-    log = (
-        " (on log axes geometric)" if any(p.log and p.zero is None and p.lines for p in figure.panels) else ""
-    )
-    band = ", shaded its 95 % interval" if any_band(figure) else " (too few for an interval)"
-    raw = (
-        "; thin: before smoothing"
-        if any(len(line.curve.raw_x) for p in figure.panels for line in p.lines)
-        else ""
-    )
-    return f"Lines: mean over {seeds}{log}{band}{raw}."
-
-
-def any_band(figure: Figure) -> bool:
-    """Whether any curve has an interval."""
-    return any((line.curve.low == line.curve.low).any() for panel in figure.panels for line in panel.lines)
+    drawn = [one for one in figure.panels if one.lines]
+    curves = [line.curve for one in drawn for line in one.lines]
+    words = [f"Lines: {'mean over ' * (many > 1)}{seeds}"]
+    words += [" (geometric on log axes)"] if many > 1 and any(one.log for one in drawn) else []
+    banded = any(not np.isnan(of.low).all() for of in curves)
+    words += ["; shaded: its 95 % interval" if banded else ", too few for an interval"]
+    words += ["; thin: before smoothing"] if any(len(of.raw_x) for of in curves) else []
+    words += ["; 0 on a log axis: exactly zero"] if any(one.zero for one in drawn) else []
+    return "".join(words) + "."

@@ -43,7 +43,10 @@ def limits(panel: Panel) -> tuple[float, float]:
     low, high = bottom - pad, top + pad
     if panel.log:
         return 10.0**low, 10.0**high
-    return (max(low, -0.02), min(high, 1.02)) if panel.fraction else (low, high)
+    below_zero = -low - PAD * (high - low)
+    if bottom >= 0 and below_zero > 0:  # what is never negative gets no negative axis
+        low, high = low + below_zero, high + below_zero
+    return (low, min(high, 1.02)) if panel.fraction else (low, high)
 
 
 def _scaled(panel: Panel, parts: Sequence[np.ndarray]) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from itertools import zip_longest
 
 
 class Html(str):
@@ -45,7 +46,11 @@ def table(head: list[str], body: list[list[str]], *, label: str, class_: str = "
     """
     heads = element("thead", element("tr", *(element("th", text, scope="col") for text in head)))
     lines = [
-        element("tr", element("th", first, scope="row"), *(element("td", text) for text in rest))
+        element(
+            "tr",
+            element("th", first, scope="row"),
+            *(element("td", text, data_head=of) for text, of in zip_longest(rest, head[1:])),
+        )
         for first, *rest in body
     ]
     inner = element("table", heads if head else None, element("tbody", *lines), class_=class_ or None)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from nap.lab.report.facts import Group
 from nap.lab.report.facts_html import facts_html, problems_html
 from nap.lab.report.markup import Html, element, join, table
-from nap.lab.report.parts import Part, part_html, parts_of
-from nap.lab.report.sections import SECTIONS
+from nap.lab.report.sections import SECTIONS, Part, part_html, parts_of
 from nap.lab.report.sheet import CSS
 from nap.lab.report.style import duration
 from nap.lab.report.verdicts import SIGNS, counts, headline
@@ -58,7 +57,7 @@ def _overview(parts: Sequence[Part]) -> Html:
         body.append(
             [
                 element("a", part.section.title, href=f"#{part.anchor}"),
-                *(str(found[verdict] or "–") for verdict in SIGNS),
+                *(str(found[verdict]) for verdict in SIGNS),
                 str(len(part.group.rows.unique("seed")) or "–"),
                 part.group.scale or "–",
                 f"{sum(not run.problems for run in runs)} of {len(runs)}",

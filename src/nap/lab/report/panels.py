@@ -54,7 +54,7 @@ class Panel:
     references: Sequence[Reference] = ()
     marks: Sequence[float] = ()
     log: bool = False
-    zero: float | None = None  # where on a log axis zero is drawn, if there are zeros
+    zero: float = 0.0  # where on a log axis zero is drawn, if there are zeros
     fraction: bool = False
     limits: tuple[float, float] | None = None
     shade_below_zero: bool = False
@@ -93,38 +93,40 @@ def panel(
     *,
     x: str = "task",
     title: str | None = None,
-    log: bool | None = None,
+    axis_of: Rows | None = None,
     references: Mapping[str, tuple[Look, Mapping[str, Any]]] | None = None,
     **more: Any,
 ) -> Panel:
     """A panel of `measure` over `x`: one line an arm, which is a look and what its rows have in common.
+
+    Whether the y axis is a log one follows from the values of `axis_of`, else from those of `rows`.
 
     >>> rows = Rows({"arm": "NaP", "seed": s, "task": t, "loss": 0.1 * t} for s in (0, 1) for t in (1, 2))
     >>> made = panel(rows, Measure("loss", "Loss"), {"NaP": (Look("#000"), {"arm": "NaP"})})
     >>> made.title, [line.label for line in made.lines], made.lines[0].curve.y
     ('Loss', ['NaP'], array([0.1, 0.2]))
     """
-    log = spans_decades(rows, measure) if log is None else log
-    zero = zero_level(rows, measure.key) if log else None
+    axis_of = rows if axis_of is None else axis_of
+    log = spans_decades(axis_of, measure)
+    zero = zero_level(axis_of, measure.key) if log else 0.0
     lines, missing = [], []
     for label, (look, having) in arms.items():
         values, _, positions = rows.where(**having).matrix(measure.key, by=("seed", x))
         found = curve(
             values,
             np.array(positions),
-            log=log and zero is None,
+            log=log,
+            zero=zero,
             fraction=measure.fraction,
             smooth=x == "task",  # between tasks there is noise; between steps there are events
         )
-        if zero is not None:
-            found = found.at_least(zero)
         if len(found.x):
             lines.append(Line(label, look, found))
         else:
             missing.append(label)
     levels = []
     for label, (look, having) in (references or {}).items():
-        level = _level(rows.where(**having), measure.key, log)
+        level = _level(rows.where(**having), measure.key, log, zero)
         if not math.isnan(level):
             levels.append(Reference(label, look, level))
     return Panel(
@@ -149,26 +151,25 @@ def spans_decades(rows: Rows, measure: Measure) -> bool:
     return bool(positive.max() / positive.min() >= LOG_FROM)
 
 
-def zero_level(rows: Rows, key: str) -> float | None:
-    """Where a log axis shows zero: well below the smallest positive value; None if nothing is zero.
+def zero_level(rows: Rows, key: str) -> float:
+    """Where a log axis shows zero: well below the smallest positive value; 0 if there is no need to.
 
     >>> zero_level(Rows([{"gap": 0.0}, {"gap": 0.5}]), "gap"), zero_level(Rows([{"gap": 0.5}]), "gap")
-    (0.1, None)
+    (0.1, 0.0)
     """
     values = _numbers(rows, key)
-    return float(values[values > 0].min()) / 5 if (values == 0).any() and (values > 0).any() else None
+    return float(values[values > 0].min()) / 5 if (values == 0).any() and (values > 0).any() else 0.0
 
 
 def _numbers(rows: Rows, key: str) -> np.ndarray:
     return np.array([value for value in rows.values(key) if value is not None], float)
 
 
-def _level(rows: Rows, key: str, log: bool) -> float:
+def _level(rows: Rows, key: str, log: bool, zero: float) -> float:
     values = _numbers(rows, key)
-    values = values[values > 0] if log else values
     if not len(values):
         return math.nan
-    return float(10 ** np.log10(values).mean() if log else values.mean())
+    return float(10 ** np.log10(np.maximum(values, zero)).mean() if log else values.mean())
 
 
 def _note(measure: Measure, missing: list[str], some: bool) -> str:

@@ -1,55 +1,53 @@
-"""ReLU revival: dead units of an MLP over steps, and how many come back after a change of task."""
+"""ReLU revival: dead units of an MLP over steps, and how many of the dead come back, task by task."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from nap.lab.report.limits import share_limits
 from nap.lab.report.panels import Figure, Measure, panel
 from nap.lab.report.style import BLUE, PURPLE, VERMILION, Look, looks
-from nap.lab.rows import Rows
+from nap.lab.rows import Row, Rows
 
 NORMS = {"none": Look(VERMILION), "LayerNorm": Look(BLUE), "RMSNorm": Look(PURPLE)}
 WORDS = {"none": "no norm"}
 OPTIMIZERS = ("Adam", "SGD")
-MEASURES = (
-    Measure("dead_units", "Dead units", fraction=True),
-    Measure("revived", "Revived since last look", fraction=True),
-)
+DEAD = Measure("dead_units", "Dead units", fraction=True)
+REVIVED = Measure("revived", "Dead units alive at the next look", fraction=True)
 MOST_MARKS = 40
 
 
 def figures(rows: Rows) -> list[Figure]:
-    """Dead units and revived fraction, one column an optimizer, with the changes of task marked."""
+    """Dead units over steps, with the changes of task, and revival over tasks; a column an optimizer."""
     changes = task_changes(rows)
+    marked = len(changes) <= MOST_MARKS
     optimizers = [name for name in OPTIMIZERS if name in rows.unique("optimizer")]
     optimizers += [name for name in rows.unique("optimizer") if name not in OPTIMIZERS]
     arms = {
         WORDS.get(norm, norm): (look, {"norm": norm})
         for norm, look in looks(NORMS, rows.unique("norm")).items()
     }
-    panels = []
-    for measure in MEASURES:
-        line = [
-            panel(
-                rows.where(optimizer=optimizer),
-                measure,
-                arms,
-                x="step",
-                title=f"{measure.words}, {optimizer}",
-                marks=changes if len(changes) <= MOST_MARKS else (),
-            )
-            for optimizer in optimizers
-        ]
-        panels += share_limits(line)
-    dashes = (
-        "Dashed: the task changes" if len(changes) <= MOST_MARKS else f"The task changes {len(changes)} times"
+    looked_at = (
+        (DEAD, rows, "step", changes if marked else ()),
+        (REVIVED, revival_by_task(rows), "task", ()),
     )
+    panels = []
+    for measure, of, x, marks in looked_at:
+        titles = {name: f"{measure.words}, {name}" for name in optimizers}
+        panels += share_limits(
+            [
+                panel(of.where(optimizer=name), measure, arms, x=x, title=title, marks=marks)
+                for name, title in titles.items()
+            ]
+        )
+    dashes = "Dashed: the task changes." if marked else f"The task changes {len(changes)} times."
     return [
         Figure(
             "revival",
             panels,
             columns=2,
-            caption=f"{dashes}. Dead: zero on the whole probe batch, all hidden layers. "
-            "Revived: of the units that were dead at the measurement before, the fraction that is alive.",
+            caption=f"{dashes} Dead: zero on the whole probe batch; units of all hidden layers. Below, for "
+            "each task: of the units that are dead at one measurement, those that are alive at the next.",
         )
     ]
 
@@ -63,6 +61,37 @@ def missing(rows: Rows) -> list[str]:
         for optimizer in OPTIMIZERS
         if (norm, optimizer) not in have
     ]
+
+
+def revival_by_task(rows: Rows) -> Rows:
+    """For each arm, seed and task the chance of a dead unit to live at the next measurement.
+
+    Each row's `revived` is weighted with how many were dead before; where none was, there is no chance.
+
+    >>> seen = [(1, 0.5, None), (1, 0.25, 0.5), (2, 0.0, 1.0), (2, 0.0, 0.0)]   # task, dead, revived
+    >>> made = revival_by_task(
+    ...     Rows({"task": t, "step": i, "dead_units": d, "revived": r} for i, (t, d, r) in enumerate(seen))
+    ... )
+    >>> made.values("task"), made.values("revived")
+    ([1, 2], [0.5, 1.0])
+    """
+    runs: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        if all(row.get(key) is not None for key in ("task", "step", "dead_units")):
+            runs.setdefault(tuple(row.get(key) for key in ("norm", "optimizer", "seed")), []).append(row)
+    found: list[Row] = []
+    for (norm, optimizer, seed), of in runs.items():
+        of.sort(key=lambda row: row["step"])
+        dead: dict[int, float] = {}
+        back: dict[int, float] = {}
+        for before, now in pairwise(of):
+            if now.get("revived") is not None:
+                task, share = now["task"], before["dead_units"]
+                dead[task] = dead.get(task, 0.0) + share
+                back[task] = back.get(task, 0.0) + share * now["revived"]
+        common = {"norm": norm, "optimizer": optimizer, "seed": seed}
+        found += [common | {"task": task, "revived": back[task] / dead[task]} for task in dead if dead[task]]
+    return Rows(found)
 
 
 def task_changes(rows: Rows) -> list[float]:

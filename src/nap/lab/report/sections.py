@@ -1,12 +1,18 @@
-"""The parts of the page: for each experiment its words, its figures and what they should have."""
+"""The parts of the page: an experiment's words, and its runs drawn, judged and described."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from nap.lab.report import case_study, revival, robustness, statistics, twins, walk
+from nap.lab.claims import Result, judge
+from nap.lab.report import fig1, fig2, fig4, revival, walk
+from nap.lab.report.facts import Group
+from nap.lab.report.facts_html import facts_html, problems_html, run_again
+from nap.lab.report.figure_html import figure_html
+from nap.lab.report.markup import Html, element
 from nap.lab.report.panels import Figure
+from nap.lab.report.verdicts import claims_table
 from nap.lab.rows import Rows
 
 
@@ -15,66 +21,152 @@ class Section:
     """An experiment on the page. `reads` names the experiment whose runs it is drawn from."""
 
     name: str
-    title: str
-    shows: str
     reads: str
+    title: str
     figures: Callable[[Rows], list[Figure]]
     missing: Callable[[Rows], list[str]]
+    shows: str
 
 
 SECTIONS = (
     Section(
         "fig1",
+        "fig1",
         "Figure 1 · Case study: random labels, again and again",
+        fig1.figures,
+        fig1.missing,
         "Without a norm, weights and gradients grow; with LayerNorm the weights still grow, the gradients "
         "shrink and later tasks are learnt less well; holding the weights' norm keeps the network as good as "
         "a fresh one.",
-        "fig1",
-        case_study.figures,
-        case_study.missing,
     ),
     Section(
+        "fig2",
         "fig2",
         "Figure 2 · Coupled networks",
+        fig2.figures,
+        fig2.missing,
         "A projected network can follow its unconstrained twin: almost with one global learning-rate "
         "schedule, exactly with one for each layer.",
-        "fig2",
-        twins.figures,
-        twins.missing,
     ),
     Section(
         "fig4",
+        "fig4",
         "Figure 4 · Robustness to non-stationarity",
+        fig4.figures,
+        fig4.missing,
         "Without NaP the methods for keeping plasticity differ widely; with NaP nearly all improve and "
         "the gaps between them shrink.",
-        "fig4",
-        robustness.figures,
-        robustness.missing,
     ),
     Section(
         "stats",
-        "Appendix · Statistics of the networks of figure 4",
+        "fig4",
+        "Appendix · Statistics of the networks of Figure 4",
+        fig4.statistics,
+        fig4.missing_statistics,
         "What happens inside those networks: units that became linear, the rank of the features, and the "
         "norms of parameters and gradients.",
-        "fig4",
-        statistics.figures,
-        statistics.missing,
     ),
     Section(
+        "revival",
         "revival",
         "Appendix · ReLU revival",
-        "When the task changes suddenly, units die; in networks with a norm they come back.",
-        "revival",
         revival.figures,
         revival.missing,
+        "When the task changes suddenly, units die; in networks with a norm they come back.",
     ),
     Section(
         "walk",
-        "Appendix · Random-walk model of dead units",
-        "Under random gradients a norm slows the dying of units for gradient descent, and for RMSProp-like "
-        "steps ends their steady accumulation; centring adds little.",
         "walk",
+        "Appendix · Random-walk model of dead units",
         walk.figures,
         walk.missing,
+        "Under random gradients a norm slows the dying of units for gradient descent, and for RMSProp-like "
+        "steps ends their steady accumulation; centring adds little.",
     ),
 )
+MOST_NAMES = 12  # of what is missing; more would bury the figure
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section about one group of runs, with its verdicts, or in `trouble` why there are none."""
+
+    anchor: str
+    section: Section
+    group: Group
+    results: Sequence[Result]
+    trouble: str = ""
+
+
+def parts_of(groups: Sequence[Group]) -> list[Part]:
+    """Every section for each group that it can be drawn from, in the paper's order."""
+    judged = [_judged(group.rows) for group in groups]
+    pairs = [
+        (section, group, results, trouble)
+        for section in SECTIONS
+        for group, (results, trouble) in zip(groups, judged, strict=True)
+        if group.experiment == section.reads
+    ]
+    return [
+        Part(f"part-{i}", section, group, [r for r in results if r[0].experiment == section.name], trouble)
+        for i, (section, group, results, trouble) in enumerate(pairs)
+    ]
+
+
+def part_html(part: Part) -> Html:
+    """The <section>: what the paper shows, where the rows are from, what is missing, figures, claims."""
+    section, group = part.section, part.group
+    own = section.name == section.reads
+    drawn = _drawn(part) if len(group.rows) else [_problem("No rows yet", "nothing to draw.")]
+    return element(
+        "section",
+        element("h2", section.title),
+        element("p", element("b", "In the paper: "), section.shows),
+        _source(part),
+        problems_html(group) if own else None,
+        *drawn,
+        _problem("Not judged", part.trouble) if part.trouble else None,
+        claims_table(part.results) if part.results else None,
+        facts_html(group) if own else None,
+        id=part.anchor,
+    )
+
+
+def _judged(rows: Rows) -> tuple[list[Result], str]:
+    """Verdicts, or why these rows allow none: two runs that claim the same arm and seed, for example."""
+    try:
+        return judge(rows), ""
+    except (ValueError, TypeError) as error:
+        return [], str(error)
+
+
+def _source(part: Part) -> Html:
+    """Where the rows come from, and how to get them again."""
+    group = part.group
+    seeds = len(group.rows.unique("seed"))
+    words = [f"From {group.folder}"]
+    words += [f"scale {group.scale}"] if group.scale else []
+    words += [f"{seeds} seed{'s' * (seeds != 1)}"] if seeds else []
+    if part.section.name != part.section.reads:
+        return element("p", f"{' · '.join(words)} · the runs of {group.experiment}, above.", class_="quiet")
+    commands = [element("code", command) for command in run_again(group)]
+    return element("p", " · ".join(words), " · run again: ", *commands, class_="quiet")
+
+
+def _drawn(part: Part) -> list[Html]:
+    """What is missing, then the figures; where rows contradict each other, the rest is still worth having."""
+    rows = part.group.rows
+    try:
+        names, figures = part.section.missing(rows), part.section.figures(rows)
+    except (ValueError, TypeError) as error:
+        return [_problem("Not drawn", str(error))]
+    more = f" · and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    note = element(
+        "p", element("b", "No rows for: "), " · ".join(names[:MOST_NAMES]) + more, class_="missing"
+    )
+    named = (replace(figure, name=f"{part.anchor}-{figure.name}") for figure in figures)
+    return [*([note] if names else []), *map(figure_html, named)]
+
+
+def _problem(what: str, why: str) -> Html:
+    return element("p", element("b", f"{what}: "), why, class_="problem")

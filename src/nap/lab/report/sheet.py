@@ -13,6 +13,7 @@ h3 { font-size: 1rem; margin: 0 0 .5rem; }
 h4 { font-size: .9rem; margin: 1rem 0 .4rem; }
 p { margin: 0 0 .8rem; max-width: 72ch; }
 a { color: #0b5cad; }
+code { overflow-wrap: anywhere; }
 code, pre { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; font-size: .86rem; }
 pre { background: var(--soft); border: 1px solid var(--line); border-radius: 6px; padding: .6rem .8rem;
   overflow-x: auto; margin: .4rem 0 .8rem; }
@@ -34,7 +35,7 @@ figcaption { color: var(--quiet); font-size: .88rem; margin-top: .5rem; max-widt
 .swatch { width: 26px; height: 8px; flex: none; }
 .panels { display: grid; gap: 1rem 1.2rem; grid-template-columns: repeat(4, minmax(0, 1fr)); }
 .panels.of-3 { grid-template-columns: repeat(3, minmax(0, 1fr)); }
-.panels.of-2 { grid-template-columns: repeat(2, minmax(0, 1fr)); max-width: 1000px; }
+.panels.of-2 { grid-template-columns: repeat(2, minmax(0, 1fr)); max-width: 880px; }
 .panel svg { display: block; width: 100%; height: auto; }
 .panel svg * { stroke-linejoin: round; }
 .panel .note { font-size: .78rem; color: var(--quiet); margin: .1rem 0 0; }
@@ -49,7 +50,7 @@ tbody th { font-weight: 500; white-space: nowrap; }
 table.facts td { overflow-wrap: anywhere; min-width: 8rem; }
 table.wide td { white-space: nowrap; }
 table.claims { width: 100%; min-width: 60rem; table-layout: fixed; }
-table.claims th:nth-child(1) { width: 11.5rem; } table.claims th:nth-child(3) { width: 11.5rem; }
+table.claims th:nth-child(1) { width: 6.5rem; } table.claims th:nth-child(3) { width: 11.5rem; }
 table.claims th:nth-child(4) { width: 9.5rem; } table.claims th:nth-child(5) { width: 7.5rem; }
 table.claims th:nth-child(6) { width: 3.5rem; }
 table.claims td[data-head="Claim"] span { display: block; }
@@ -66,6 +67,8 @@ table.claims .below td[data-head="Claim"] { padding-left: 1.1rem; }
 .badge.unclear { color: var(--unclear); background: #eef0f2; }
 .problem { border-left: 4px solid #d55e00; background: #fff6f0; padding: .5rem .9rem; font-size: .92rem;
   margin: 0 0 1rem; max-width: 80ch; overflow-wrap: anywhere; }
+.missing { border-left: 4px solid var(--line); padding: .1rem .9rem; font-size: .88rem; color: var(--quiet);
+  max-width: 80ch; }
 .problem ul { margin: .2rem 0 0; padding-left: 1.1rem; }
 details { border: 1px solid var(--line); border-radius: 6px; padding: .5rem .9rem; margin: .5rem 0; }
 summary { cursor: pointer; font-weight: 600; font-size: .92rem; }
@@ -94,6 +97,12 @@ footer { margin-top: 3rem; color: var(--quiet); font-size: .88rem; border-top: 1
   h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; }
   .panels, .panels.of-2, .panels.of-3 { grid-template-columns: minmax(0, 1fr); max-width: 26rem; }
   details { padding: .5rem .7rem; }
-  table.overview tbody th { white-space: normal; min-width: 9.5rem; } }
+  .legend { position: sticky; top: 0; z-index: 1; background: #fff; padding: .4rem 0; }
+  table.overview, table.overview tbody, table.overview tr, table.overview th { display: block; }
+  table.overview thead { display: none; }
+  table.overview tr { border-bottom: 1px solid var(--line); padding: .5rem 0; }
+  table.overview tbody th { white-space: normal; border: 0; padding: 0; }
+  table.overview td { display: inline-block; border: 0; padding: 0 .8rem 0 0; }
+  table.overview td::before { content: attr(data-head) " "; color: var(--quiet); } }
 @media print { body { max-width: none; padding: 0; } section { break-inside: avoid-page; } }
 """

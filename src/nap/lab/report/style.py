@@ -10,8 +10,10 @@ from typing import Any
 # Okabe and Ito's palette, which colour-blind readers can tell apart, less its yellow: too pale on white.
 BLACK, ORANGE, SKY, GREEN = "#333333", "#e69f00", "#56b4e9", "#009e73"
 BLUE, VERMILION, PURPLE, GREY = "#0072b2", "#d55e00", "#cc79a7", "#8a8a8a"
+PALE = "#c9cdd2"  # lies wide below what it is compared with
 SPARE = (PURPLE, ORANGE, SKY, BLUE, VERMILION, GREEN, BLACK, GREY)
 
+DIGITS_OF_A_TICK = 4  # ticks come in steps of 1, 2, 2.5 and 5: three digits would turn 1.025 into 1.02
 SOLID, DASHED, DOTTED, DASH_DOT = "", "5 2.5", "1.2 2.4", "6 2 1.2 2"  # as in SVG's stroke-dasharray
 
 RC: dict[Any, Any] = {
@@ -84,10 +86,10 @@ def number(value: float | None, digits: int = 3) -> str:
 def percent(value: float) -> str:
     """A fraction in per cent.
 
-    >>> percent(0.125), percent(0.5), percent(1)
-    ('12.5%', '50%', '100%')
+    >>> percent(0.125), percent(0.9725), percent(1)
+    ('12.5%', '97.25%', '100%')
     """
-    return f"{number(100 * value)}%"
+    return f"{number(100 * value, DIGITS_OF_A_TICK)}%"
 
 
 def power_of_ten(exponent: int) -> str:
@@ -100,15 +102,15 @@ def power_of_ten(exponent: int) -> str:
 
 
 def count(value: float) -> str:
-    """A count of steps or tasks, short enough for an axis.
+    """A number on an axis, short.
 
-    >>> count(400), count(20_000), count(1_500_000)
-    ('400', '20k', '1.5M')
+    >>> count(1.025), count(20_000), count(1_500_000)
+    ('1.025', '20k', '1.5M')
     """
     for unit, name in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
-            return f"{number(value / unit)}{name}"
-    return number(value)
+            return f"{number(value / unit, DIGITS_OF_A_TICK)}{name}"
+    return number(value, DIGITS_OF_A_TICK)
 
 
 def duration(seconds: float) -> str:

@@ -10,6 +10,10 @@ from nap.lab.report.markup import Html, element, join
 from nap.lab.report.style import number
 
 SIGNS = {Verdict.HOLDS: ("✓", "holds"), Verdict.FAILS: ("✗", "fails"), Verdict.UNCLEAR: ("?", "unclear")}
+RULE = (
+    "A claim holds where all of the 95 % interval over seeds lies inside what the claim needs, and fails "
+    "where none of it does. In between, or with fewer than three seeds, it is unclear."
+)
 HEADS = ("Verdict", "Claim", "Effect", "95 % interval", "Needs", "Seeds")
 
 
@@ -27,7 +31,7 @@ def headline(results: Sequence[Result]) -> Html:
         if n
     ]
     fail, unclear = found[Verdict.FAILS], found[Verdict.UNCLEAR]
-    words = f"{fail} fail{'s' * (fail == 1)} · {unclear} without enough evidence"
+    words = f"{fail} fail{'s' * (fail == 1)} · {unclear} unclear"
     apart = any(evidence.subject for _, evidence in results)
     return element(
         "div",
@@ -39,6 +43,7 @@ def headline(results: Sequence[Result]) -> Html:
         ),
         element("div", *bar, class_="bar", aria_hidden="true"),
         element("p", words + (", each network and stream counted" if apart else ""), class_="quiet"),
+        element("p", RULE, class_="quiet"),
         class_="headline",
     )
 
@@ -58,8 +63,8 @@ def claims_table(results: Sequence[Result]) -> Html:
 
 def badge(verdict: Verdict) -> Html:
     """A verdict as sign, word and colour."""
-    sign, kind = SIGNS[verdict]
-    return element("span", f"{sign} {verdict}", class_=f"badge {kind}")
+    sign, word = SIGNS[verdict]
+    return element("span", f"{sign} {word}", class_=f"badge {word}")
 
 
 def _lines(claim: Claim, found: list[Evidence]) -> list[Html]:

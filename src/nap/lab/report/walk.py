@@ -24,8 +24,7 @@ def figures(rows: Rows) -> list[Figure]:
     """Dead fraction and largest share of each model, then small multiples of trajectories."""
     counted, paths = rows.where(kind=None), rows.where(kind="trajectory")
     others = [arm for arm in counted.unique("arm") if arm not in ARMS]
-    measured = [m for m in MEASURES if any(value is not None for value in counted.values(m.key))]
-    panels = [one for measure in measured for one in share_limits(_panels(counted, measure, others))]
+    panels = [one for measure in MEASURES for one in share_limits(_panels(counted, measure, others))]
     made = [
         Figure(
             "walk",

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from . import content
-from .durable import written_aside
+from .durable import disk_errors_named, readable, written_aside
 
 FILE_NAME = "checkpoint.pt"
 PREVIOUS_NAME = "checkpoint.previous.pt"
@@ -37,10 +37,10 @@ def save(path: Path, state: State) -> None:
     """
     state = content.plain(state)
     size = sum(tensor.nbytes for tensor in content.tensors(state)) + 2**16  # and the file's own structure
-    with _disk_errors_that_name(path, size):
+    with disk_errors_named(path, size):
         free = shutil.disk_usage(path.parent).free
         if free < size:
-            raise OSError(errno.ENOSPC, f"only {_readable(free)} free")
+            raise OSError(errno.ENOSPC, f"only {readable(free)} free")
         with written_aside(path, keep=path.with_name(PREVIOUS_NAME)) as file, _without_crc32():
             torch.save({"format": FORMAT, "sha256": content.checksum(state), "state": state}, file)
 
@@ -52,20 +52,11 @@ def load(path: Path) -> State:
             warnings.simplefilter("ignore")  # torch remarks on odd files; the verdict below is enough
             # Mapped, a tensor whose size was damaged cannot grow its storage: torch refuses it.
             stored = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
+        return _checked(stored)
+    except Damaged:
+        raise
     except Exception as error:  # a damaged file fails in every way there is
         raise Damaged(f"it cannot be read ({type(error).__name__}: {_first_line(error)})") from error
-    if not (isinstance(stored, dict) and {"format", "sha256", "state"} <= set(stored)):
-        raise Damaged("it is no checkpoint of a run")
-    if stored["format"] != FORMAT:
-        raise Damaged(f"its format is {stored['format']!r}, not {FORMAT!r}")
-    try:
-        state = _in_memory(content.plain(stored["state"]))
-        found = content.checksum(state)
-    except ValueError as error:
-        raise Damaged(str(error)) from error
-    if found != stored["sha256"]:
-        raise Damaged("its checksum does not match its content")
-    return state
 
 
 def load_latest(folder: Path) -> tuple[State | None, list[str]]:
@@ -90,8 +81,20 @@ def load_latest(folder: Path) -> tuple[State | None, list[str]]:
         return None, []
     raise Damaged(
         f"no good checkpoint in {folder}: {'; '.join(refused)}; "
-        f"put a good one back, or start the run over with --force"
+        f"put a good one back, or delete the folder to start this run over"
     )
+
+
+def _checked(stored: Any) -> State:
+    """The state inside of what a file held."""
+    if not (isinstance(stored, dict) and {"format", "sha256", "state"} <= set(stored)):
+        raise Damaged("it is no checkpoint of a run")
+    if stored["format"] != FORMAT:
+        raise Damaged(f"its format is {stored['format']!r}, not {FORMAT!r}")
+    state: State = _in_memory(content.plain(stored["state"]))
+    if content.checksum(state) != stored["sha256"]:
+        raise Damaged("its checksum does not match its content")
+    return state
 
 
 def _in_memory(value: Any) -> Any:
@@ -114,32 +117,6 @@ def _without_crc32() -> Iterator[None]:
         yield
     finally:
         torch.serialization.set_crc32_options(before)
-
-
-@contextmanager
-def _disk_errors_that_name(path: Path, size: int) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        reason = _disk_error(error)
-        if reason is None:
-            raise
-        raise OSError(
-            reason.errno,
-            f"{path} was not saved: {reason.strerror or reason}; it needs {_readable(size)} beside the one "
-            f"in place, which is as it was. Make room, then run again to resume",
-        ) from error
-
-
-def _disk_error(error: BaseException | None) -> OSError | None:
-    """The system's error behind `error`: torch's writer raises one of its own on top of it."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__context__
-    return error
-
-
-def _readable(size: int) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.2f} MB"
 
 
 def _first_line(error: Exception) -> str:

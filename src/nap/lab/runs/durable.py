@@ -44,8 +44,43 @@ def written_aside(path: Path, *, keep: Path | None = None) -> Iterator[BinaryIO]
 
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` by `value` as indented JSON."""
-    with written_aside(path) as file:
-        file.write(json.dumps(value, indent=2).encode() + b"\n")
+    payload = json.dumps(value, indent=2).encode() + b"\n"
+    with disk_errors_named(path, len(payload)), written_aside(path) as file:
+        file.write(payload)
+
+
+@contextmanager
+def disk_errors_named(path: Path, size: int) -> Iterator[None]:
+    """An error of the disk, inside, says which file was not written and how much room it needs."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        reason = _disk_error(error)
+        if reason is None:
+            raise
+        raise OSError(
+            reason.errno,
+            f"{path} was not saved: {reason.strerror or reason}; it needs {readable(size)}, and what was "
+            f"saved before is as it was. Make room, then run again to resume",
+        ) from error
+
+
+def readable(size: int) -> str:
+    """
+    >>> readable(1234), readable(56_789_000), readable(3 * 10**9)
+    ('1.2 kB', '56.8 MB', '3.0 GB')
+    """
+    for unit, name in ((1e9, "GB"), (1e6, "MB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size / 1e3:.1f} kB"
+
+
+def _disk_error(error: BaseException | None) -> OSError | None:
+    """The system's error behind `error`: torch's writer raises one of its own on top of it."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -17,12 +17,12 @@ from .lock import Lock
 
 CONFIG_NAME = "config.json"
 LOCK_NAME = "lock"
-WHAT_A_RUN_WRITES = (  # in the order in which starting over removes it: the configuration last
+WHAT_A_RUN_WRITES = (  # in the order in which starting over removes it: a kill leaves what can be resumed
+    manifest.FILE_NAME,
     checkpoint.FILE_NAME,
     checkpoint.PREVIOUS_NAME,
     checkpoint.REFUSED_NAME,
     rows.FILE_NAME,
-    manifest.FILE_NAME,
     CONFIG_NAME,
 )
 _MISSING = object()
@@ -65,14 +65,13 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             lock = Lock(path / LOCK_NAME)
         except OSError as error:
-            raise _unwritable(path, error) from error
+            reason = f"cannot write in {path}: {error.strerror}"
+            raise ValueError(f"{reason}; choose another folder with --out") from error
         try:
             _clear(path, everything=start_over)
             settings = _settings(path, asked)
-        except BaseException as error:
+        except BaseException:
             lock.release()
-            if isinstance(error, OSError):
-                raise _unwritable(path, error) from error
             raise
         return cls(path, settings, lock)
 
@@ -96,7 +95,7 @@ class RunFolder:
         if held != complete:
             raise ValueError(
                 f"{path} has {held:,} bytes, but {complete:,} when the run was finished: it was edited; "
-                f"put it back, or start the run over with --force"
+                f"put it back, or delete the folder to start this run over"
             )
         return True
 
@@ -171,7 +170,3 @@ def _clear(path: Path, *, everything: bool) -> None:
         (path / (name + PARTIAL)).unlink(missing_ok=True)
         if everything:
             (path / name).unlink(missing_ok=True)
-
-
-def _unwritable(path: Path, error: OSError) -> ValueError:
-    return ValueError(f"cannot write in {path}: {error.strerror}; choose another folder with --out")

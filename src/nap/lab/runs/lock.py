@@ -32,22 +32,26 @@ class Lock:
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._sign()
         except BlockingIOError:
             os.close(self._handle)
             raise FolderInUse(f"{path.parent} is in use by {_owner(path)}; wait for it or stop it") from None
         except OSError as error:
             os.close(self._handle)
-            raise ValueError(f"{path} cannot be locked: {error.strerror}; choose a local --out") from error
-        now = datetime.now().astimezone().isoformat(timespec="seconds")
-        owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": now}
-        os.ftruncate(self._handle, 0)
-        os.pwrite(self._handle, json.dumps(owner).encode(), 0)
+            reason = f"{path} cannot be locked: {error.strerror}"
+            raise ValueError(f"{reason}; choose a folder on another disk, a local one, with --out") from error
 
     def release(self) -> None:
         """Let others in. The file stays: to remove it would race with a process that is opening it."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
+
+    def _sign(self) -> None:
+        now = datetime.now().astimezone().isoformat(timespec="seconds")
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": now}
+        os.ftruncate(self._handle, 0)
+        os.pwrite(self._handle, json.dumps(owner).encode(), 0)
 
 
 def _owner(path: Path) -> str:

@@ -12,8 +12,8 @@ from .folder import RunFolder
 from .work import Work
 
 
-def lay_down(work: Work, folder: RunFolder, rows: RowFile, conditions: Mapping[str, Any]) -> None:
-    """Save the work's state with the length of the rows, which are on disk already."""
+def lay_down(work: Work, folder: RunFolder, rows: RowFile, conditions: Mapping[str, Any]) -> int:
+    """Save the work's state with the length of the rows, which are on disk already; the unit it is at."""
     state = {
         "work": work.state_dict(),
         "done": work.done,
@@ -22,6 +22,7 @@ def lay_down(work: Work, folder: RunFolder, rows: RowFile, conditions: Mapping[s
         "conditions": dict(conditions),
     }
     checkpoint.save(folder.path / checkpoint.FILE_NAME, state)
+    return work.done
 
 
 def take_up(work: Work, folder: RunFolder, rows: RowFile, conditions: Mapping[str, Any]) -> list[str]:
@@ -36,7 +37,7 @@ def take_up(work: Work, folder: RunFolder, rows: RowFile, conditions: Mapping[st
     if state["config"] != folder.config_hash:
         raise ValueError(
             f"the checkpoint in {folder.path} belongs to configuration {state['config']}, but the folder is "
-            f"{folder.config_hash}: it was copied from elsewhere; start the run over with --force"
+            f"{folder.config_hash}: it was copied from elsewhere; delete the folder to start this run over"
         )
     _load(work, folder, state)
     rows.truncate_to(state["rows_bytes"])
@@ -57,7 +58,7 @@ def _load(work: Work, folder: RunFolder, state: checkpoint.State) -> None:
 def _misfit(folder: RunFolder, reason: str) -> ValueError:
     return ValueError(
         f"the checkpoint in {folder.path} does not fit this work ({reason}): the code has changed since; "
-        f"resume with the commit that its manifest.json names, or start the run over with --force"
+        f"resume with the commit that its manifest.json names, or delete the folder to start this run over"
     )
 
 

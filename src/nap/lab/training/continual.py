@@ -67,7 +67,6 @@ class ContinualRun:
             self.projector = PopulationProjector(
                 skeleton, initial, output=self.arm.output, affine=self.arm.affine, decay=settings.decay
             )
-        each_step = self.projector if self.arm.project == "step" else None
         recipe = Recipe(
             settings.learning_rate,
             self.arm.optimizer,
@@ -80,7 +79,7 @@ class ContinualRun:
             images.to(device),
             recipe,
             method=method,
-            project_=each_step.project_ if each_step else None,
+            projector=self.projector if self.arm.project == "step" else None,
             batch_size=settings.batch_size,
             permutes_pixels=settings.stream == "permuted pixels",
         )

@@ -42,19 +42,14 @@ def initial_values(
     return {name: stack.to(device) for name, stack in stacks.items()}
 
 
-def forward(
-    model: nn.Module, strategy: Strategy, *, compiled: bool = False
-) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:
+def forward(model: nn.Module, strategy: Strategy) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:
     """f(stacked parameters, inputs (K, B, …)) → outputs (K, B, …): each member on its own batch."""
 
     def one(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
         return functional_call(model, dict(parameters), (x,))
 
     if strategy == "batched":
-        batched = vmap(one, randomness="error")
-        return torch.compile(batched) if compiled else batched
-    if compiled:
-        one = torch.compile(one)
+        return vmap(one, randomness="error")
 
     def each(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
         # unbind, not p[k]: its gradient is one stack, where K selections would add up K full tensors

@@ -35,6 +35,11 @@ class PopulationProjector:
         if affine == "decay":
             self._rule = partial(decay_scale_offset, decay=decay)
 
+    @property
+    def only_radii(self) -> Stacked | None:
+        """The radii, if there is nothing else to do."""
+        return None if self._pairs else self.radii
+
     @torch.no_grad()
     def project_(self, parameters: Stacked) -> None:
         """Every member back onto its radii."""
