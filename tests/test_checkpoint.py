@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,7 @@ def test_a_damaged_checkpoint_never_replaces_the_good_previous_one(
 def test_two_damaged_ones_are_an_error_with_a_way_out(saved: Path) -> None:
     for name in ("checkpoint.pt", "checkpoint.previous.pt"):
         (saved / name).write_bytes(b"damaged")
-    with pytest.raises(Damaged, match=r"no good checkpoint in .*previous.* start the run over with --force"):
+    with pytest.raises(Damaged, match=r"no good checkpoint in .*previous.* delete the folder to start"):
         checkpoint.load_latest(saved)
     assert (saved / "checkpoint.pt").exists()
 
@@ -196,7 +197,7 @@ class Malicious:
         return os.mkdir, (str(self.victim),)
 
 
-@pytest.mark.parametrize("form", ["pickle", "torch", "inside a checkpoint"])
+@pytest.mark.parametrize("form", ["pickle", "torch", "inside a checkpoint", "endless"])
 def test_a_malicious_checkpoint_is_refused_and_does_nothing(saved: Path, form: str) -> None:
     latest, victim = saved / "checkpoint.pt", saved / "was here"
     evil = Malicious(victim)
@@ -204,6 +205,10 @@ def test_a_malicious_checkpoint_is_refused_and_does_nothing(saved: Path, form: s
         latest.write_bytes(pickle.dumps(evil))
     elif form == "torch":
         torch.save(evil, latest)
+    elif form == "endless":
+        good = torch.load(latest, weights_only=True)
+        good["state"]["itself"] = good["state"]
+        torch.save(good, latest)
     else:
         good = torch.load(latest, weights_only=True)
         torch.save({**good, "state": {**good["state"], "extra": evil}}, latest)
@@ -218,7 +223,7 @@ def test_a_full_disk_leaves_the_checkpoint_in_place(saved: Path) -> None:
     big = {"w": torch.zeros(100_000)}
     with (
         file_size_limit(50_000),
-        pytest.raises(OSError, match=r"checkpoint\.pt was not saved: .*; it needs 0\.47 MB") as caught,
+        pytest.raises(OSError, match=r"checkpoint\.pt was not saved: .*; it needs 465\.5 kB") as caught,
     ):
         checkpoint.save(saved / "checkpoint.pt", big)
     assert caught.value.errno == errno.EFBIG
@@ -229,12 +234,24 @@ def test_a_full_disk_leaves_the_checkpoint_in_place(saved: Path) -> None:
     assert checkpoint.load(saved / "checkpoint.previous.pt")["at"] == 2
 
 
+def test_a_full_disk_leaves_any_other_file_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    durable.write_json(path, {"sittings": 1})
+    with (
+        file_size_limit(100),
+        pytest.raises(OSError, match=r"manifest\.json was not saved: File too large; it needs 4\.0 kB"),
+    ):
+        durable.write_json(path, "x" * 4000)
+    assert path.read_text() == '{\n  "sittings": 1\n}\n'
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_too_little_space_is_seen_before_anything_is_written(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10**9, 10**9, 1000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
     monkeypatch.setattr(torch, "save", lambda *args: pytest.fail("nothing to write to"))
-    with pytest.raises(OSError, match=r"checkpoint\.pt was not saved: only 0\.00 MB free; it needs 4\.07 MB"):
+    with pytest.raises(OSError, match=r"checkpoint\.pt was not saved: only 1\.0 kB free; it needs 4\.1 MB"):
         checkpoint.save(saved / "checkpoint.pt", {"w": torch.zeros(1_000_000)})
     assert checkpoint.load(saved / "checkpoint.pt")["at"] == 2
 

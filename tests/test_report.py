@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import synthetic_rows as synthetic
 from nap.lab import report
-from nap.lab.report import case_study, revival, robustness, statistics, twins, walk
-from nap.lab.report.curves import curve, interval
-from nap.lab.report.draw import SIZES, svg
-from nap.lab.report.facts import find_groups, settings
-from nap.lab.report.limits import limits
-from nap.lab.report.panels import Figure
-from nap.lab.rows import Rows
+from nap.lab.report.facts import find_groups
+from nap.lab.report.facts_html import settings
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
-MOST_BYTES_OF_A_PANEL = 150_000
 
 
 class Page(HTMLParser):
@@ -52,14 +45,6 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if not self.open or self.open[-1] != "style":
             self.text += data
-
-
-def titles(figure: Figure) -> list[str]:
-    return [panel.title for panel in figure.panels]
-
-
-def labels(figure: Figure) -> list[list[str]]:
-    return [[line.label for line in panel.lines] for panel in figure.panels]
 
 
 @pytest.fixture(scope="module")
@@ -144,10 +129,28 @@ def test_settings_versions_and_commands_are_told(page: str) -> None:
 
 
 def test_same_rows_same_page(results: Path, tmp_path: Path) -> None:
-    first, again = (report.command(results / "walk-demo", tmp_path / name / "page.html") for name in "ab")
+    first = report.command(results / "walk-demo", tmp_path / "a" / "page.html")
+    again = report.command(results / "walk-demo", tmp_path / "a")  # a folder: a page of the usual name
     assert first == tmp_path / "a" / "page.html"
     assert first.read_text("utf-8") == again.read_text("utf-8")
-    assert [path.name for path in first.parent.iterdir()] == ["page.html"]
+    assert sorted(path.name for path in first.parent.iterdir()) == ["page.html", "report.html"]
+
+
+def test_a_full_disk_leaves_the_old_page_and_no_part_of_a_new_one(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "report.html"
+    target.write_text("old", "utf-8")
+
+    def full(path: Path, text: str, encoding: str) -> None:
+        path.write_bytes(text.encode(encoding)[:100])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        report.command(results / "walk-demo", target)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert target.read_text("utf-8") == "old"
 
 
 # Partial, broken and hostile folders
@@ -178,6 +181,21 @@ def test_a_partial_folder_says_what_is_missing(tmp_path: Path) -> None:
     assert "too few for an interval" in text
 
 
+def test_folders_with_spaces_one_seed_and_runs_at_work(tmp_path: Path) -> None:
+    home = tmp_path / "my results" / "a b"
+    synthetic.write_experiment(home, "fig4", tasks=2, seeds=1, streams=["random labels"])
+    synthetic.write_experiment(home, "revival", tasks=2, seeds=1)
+    half = [row for row in synthetic.walk(steps=60, seeds=1) if row["step"] <= 30]
+    synthetic.write_run(home / "walk-demo" / "walks", half, experiment="walk", finished=None, exit=None)
+    path = report.command(home)
+    assert path == home / "report.html"
+    text = Page(path.read_text("utf-8")).text
+    assert "Lines: 1 seed, too few for an interval." in text
+    assert "walks: it did not finish (still at work, or killed)" in text
+    assert "No rows for: permuted labels" in text
+    assert "From walk-demo · scale demo · 1 seed · run again: nap run walk --scale demo" in text
+
+
 def test_a_torn_last_line_and_a_lone_rows_file_are_no_obstacle(tmp_path: Path) -> None:
     home = synthetic.write_run(tmp_path / "nap", synthetic.fig1(tasks=3, seeds=1), experiment="fig1")
     with (home / "rows.jsonl").open("a") as file:
@@ -197,6 +215,20 @@ def test_rows_that_contradict_each_other_are_told_and_the_rest_is_drawn(tmp_path
     assert "Not drawn: two rows have a 'accuracy' for seed 0 and task 1" in Page(html).text
     assert "Not judged: " in Page(html).text
     assert html.count('role="img"') == 10  # of the walk
+
+
+def test_numbers_that_are_none_leave_gaps(tmp_path: Path) -> None:
+    bad = (math.nan, None, math.inf, None, -math.inf)
+    for name, rows in synthetic.EXPERIMENTS.items():
+        spoilt = [
+            {k: bad[i % 5] if isinstance(value, float) and i % 3 == 0 else value for k, value in row.items()}
+            for i, row in enumerate(rows(seeds=3))  # type: ignore[operator]
+        ]
+        synthetic.write_run(tmp_path / name / "a", spoilt, experiment=name)
+    html = report.command(tmp_path).read_text("utf-8")
+    assert html.count('role="img"') >= 50
+    assert "Not drawn" not in html
+    assert not re.search(r' d="[^"]*(nan|inf)', html)
 
 
 def test_a_line_that_is_no_json_is_told(tmp_path: Path) -> None:
@@ -252,208 +284,6 @@ def test_shared_and_different_settings(tmp_path: Path) -> None:
         {"seeds": "5", "widths": "8, 8"},
         {"a": {"arm": "NaP"}, "b": {"arm": "LayerNorm"}},
     )
-
-
-# Figures
-
-
-def test_fig1_has_the_four_panels_of_the_paper() -> None:
-    (figure,) = case_study.figures(Rows(synthetic.fig1(tasks=5)))
-    arms = ["no norm", "LayerNorm", "LayerNorm, rescaled each task", "NaP"]
-    assert titles(figure) == ["Online accuracy", "Parameter norm", "Gradient norm", "Jacobian norm"]
-    assert labels(figure) == [arms] * 4
-    assert figure.columns == 4
-    assert [panel.log for panel in figure.panels] == [False, True, True, True]
-    assert list(figure.legend) == [*arms, "fresh initialisation", "fresh initialisation, no norm"]
-    level = figure.panels[0].references[0].y
-    fresh = Rows(synthetic.fig1(tasks=5)).where(arm="fresh")
-    assert level == pytest.approx(np.mean(fresh.values("accuracy")))
-
-
-def test_fig2_has_gaps_and_the_learning_curves_of_both_twins() -> None:
-    (figure,) = twins.figures(Rows(synthetic.fig2(measurements=8)))
-    modes = ["exact", "per layer", "global", "none"]
-    assert titles(figure) == ["Loss gap", "Accuracy gap", "Function distance", "Accuracy of both twins"]
-    assert labels(figure) == [modes, modes, modes, [*modes, "free twin"]]
-    gap = figure.panels[0]
-    assert gap.log
-    assert gap.zero is not None
-    assert ">0</text>" in svg(gap, "gap", 4)  # the exact twin has no gap at all, and the axis says zero
-    np.testing.assert_array_equal(gap.lines[0].curve.y, gap.zero)
-
-
-def test_fig2_shows_free_twins_apart_where_they_differ() -> None:
-    rows = Rows({**row, "accuracy_free": len(row["arm"]) / 10} for row in synthetic.fig2(measurements=4))
-    (figure,) = twins.figures(rows)
-    assert labels(figure)[3][4:] == [
-        f"free twin, {mode}" for mode in ("exact", "per layer", "global", "none")
-    ]
-
-
-def test_fig4_is_a_grid_of_networks_without_and_with_nap_for_each_stream() -> None:
-    figures = robustness.figures(Rows(synthetic.fig4(tasks=4, seeds=3)))
-    assert [figure.title for figure in figures] == ["Random labels", "Permuted labels"]
-    for figure in figures:
-        assert titles(figure) == ["MLP without NaP", "MLP with NaP", "CNN without NaP", "CNN with NaP"]
-        assert labels(figure) == [list(synthetic.METHODS)] * 4
-        assert figure.columns == 2
-        assert limits(figure.panels[0]) == limits(figure.panels[1])
-
-
-def test_stats_has_four_statistics_without_and_with_nap() -> None:
-    figures = statistics.figures(Rows(synthetic.fig4(tasks=4, seeds=3)))
-    assert len(figures) == 4
-    assert [figure.folded for figure in figures] == [False, True, True, True]
-    words = ["Linearized units", "Feature rank", "Parameter norm", "Gradient norm"]
-    assert titles(figures[0]) == [f"{w}, {nap} NaP" for nap in ("without", "with") for w in words]
-    without, with_nap = figures[0].panels[2], figures[0].panels[6]
-    assert without.log is with_nap.log is True
-    assert limits(without) == limits(with_nap)
-
-
-def test_revival_marks_the_changes_of_task() -> None:
-    (figure,) = revival.figures(Rows(synthetic.revival(tasks=4, looks=5)))
-    assert titles(figure) == [
-        "Dead units, Adam",
-        "Dead units, SGD",
-        "Revived since last look, Adam",
-        "Revived since last look, SGD",
-    ]
-    assert labels(figure) == [["no norm", "LayerNorm", "RMSNorm"]] * 4
-    assert all(panel.marks == [50, 100, 150] for panel in figure.panels)
-
-
-def test_walk_has_a_curve_for_each_model_and_small_multiples() -> None:
-    dead, paths = walk.figures(Rows(synthetic.walk(steps=100)))
-    assert titles(dead)[:2] == ["Dead indices, gradient descent", "Dead indices, RMSProp"]
-    assert labels(dead) == [["no norm", "norm", "norm + centring"]] * 4
-    assert titles(paths) == walk.ARMS
-    assert all(len(panel.lines) == 8 for panel in paths.panels)
-    assert all(panel.shade_below_zero for panel in paths.panels)
-
-
-FAMILIES: dict[str, tuple[Callable[..., list[Figure]], Callable[..., object]]] = {
-    "fig1": (case_study.figures, synthetic.fig1),
-    "fig2": (twins.figures, synthetic.fig2),
-    "fig4": (robustness.figures, synthetic.fig4),
-    "stats": (statistics.figures, synthetic.fig4),
-    "revival": (revival.figures, synthetic.revival),
-    "walk": (walk.figures, synthetic.walk),
-}
-KEYS = (
-    "experiment",
-    "arm",
-    "seed",
-    "task",
-    "step",
-    "network",
-    "stream",
-    "method",
-    "nap",
-    "norm",
-    "optimizer",
-)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_missing_metrics_are_named_in_the_panel_and_do_not_crash(family: str, tmp_path: Path) -> None:
-    figures, rows = FAMILIES[family]
-    bare = Rows({key: row[key] for key in KEYS if key in row} for row in rows(seeds=1))  # type: ignore[attr-defined]
-    for figure in figures(bare):
-        for panel in figure.panels:
-            assert not panel.lines
-            assert re.match("No rows with “[a-z_]+” yet.", panel.note)
-    name = "fig4" if family == "stats" else family
-    synthetic.write_run(tmp_path / "x" / "y", [{**row} for row in bare][:3], experiment=name)
-    assert Page(report.command(tmp_path).read_text("utf-8")).open == []
-
-
-def test_a_metric_that_one_arm_lacks_is_noted() -> None:
-    rows = Rows(
-        {**row, **({"jacobian_norm": None} if row["arm"] == "NaP" else {})} for row in synthetic.fig1(tasks=4)
-    )
-    (figure,) = case_study.figures(rows)
-    assert figure.panels[3].note == "No “jacobian_norm” for NaP."
-
-
-def test_an_arm_that_the_paper_lacks_is_drawn_too() -> None:
-    rows = Rows({**row, "arm": row["arm"].replace("NaP", "mine")} for row in synthetic.fig1(tasks=4))
-    (figure,) = case_study.figures(rows)
-    assert "mine" in labels(figure)[0]
-    assert len({look.colour for look in figure.legend.values()}) >= 4
-
-
-@pytest.mark.parametrize("family", ["fig1", "fig4"])
-def test_panels_at_the_paper_s_scale_stay_small(family: str) -> None:
-    figures, rows = FAMILIES[family]
-    only = {} if family == "fig1" else {"streams": ["random labels"]}
-    figure = figures(Rows(rows(tasks=500, seeds=3, **only)))[0]  # type: ignore[arg-type]
-    assert all(len(line.curve.raw_x) for line in figure.panels[0].lines)  # smoothed in front of the raw line
-    assert len(svg(figure.panels[0], "a", figure.columns)) < MOST_BYTES_OF_A_PANEL
-
-
-@pytest.mark.parametrize("columns", SIZES)
-def test_text_in_figures_is_text(columns: int) -> None:
-    (figure,) = case_study.figures(Rows(synthetic.fig1(tasks=12)))
-    drawn = svg(figure.panels[0], "a", columns)
-    texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
-    assert "Online accuracy" in texts
-    assert "task" in texts
-    assert "80%" in texts
-    assert "font-family" not in drawn  # the page's own
-
-
-# Curves
-
-
-def test_the_band_is_student_s_interval() -> None:
-    values = np.random.default_rng(0).normal(size=(5, 1))
-    half = 2.776 * values.std(ddof=1) / np.sqrt(5)  # t of four degrees of freedom
-    np.testing.assert_allclose(interval(values), [half])
-    found = curve(values, np.array([1]))
-    np.testing.assert_allclose(found.high - found.y, [half])
-
-
-def test_a_seed_that_stops_early_does_not_break_the_curve() -> None:
-    values = np.array([[1.0, 2.0, np.nan], [3.0, np.nan, np.nan], [2.0, 4.0, np.nan]])
-    found = curve(values, np.array([1, 2, 3]))
-    np.testing.assert_allclose(found.y, [2.0, 3.0])
-    assert found.seeds == 3
-    assert np.isnan(found.low[1])  # two seeds are too few for an interval
-
-
-def test_smoothing_keeps_the_level_and_the_raw_mean() -> None:
-    values = 5 + np.random.default_rng(0).normal(size=(4, 500))
-    found = curve(values, np.arange(500))
-    assert len(found.x) <= 120
-    assert found.y.mean() == pytest.approx(values.mean(), abs=0.02)
-    assert found.y.std() < found.raw_y.std()
-    steps = curve(values[:, :100], np.arange(100), smooth=False)
-    np.testing.assert_allclose(steps.y, values[:, :100].mean(0))
-
-
-def test_log_curves_average_logarithms() -> None:
-    found = curve(np.array([[1.0], [10.0], [100.0]]), np.array([1]), log=True)
-    np.testing.assert_allclose(found.y, [10.0])
-    np.testing.assert_allclose(found.high * found.low, [100.0])
-
-
-def test_a_level_that_hardly_moves_looks_flat() -> None:
-    rows = Rows({**row, "parameter_norm": 20 + row["task"] * 1e-6} for row in synthetic.fig1(tasks=4))
-    (figure,) = case_study.figures(rows)
-    low, high = limits(figure.panels[1])
-    assert low < 19.2
-    assert high > 20.8
-
-
-def test_one_wild_band_does_not_squeeze_the_curves() -> None:
-    rows = Rows(
-        {**row, "parameter_norm": row["task"] + (100.0 if row["seed"] else -200.0)}
-        for row in synthetic.fig1(4, 3)
-    )
-    (figure,) = case_study.figures(rows)
-    low, high = limits(figure.panels[1])
-    assert high - low < 2.5 * 3  # the means rise by three
 
 
 # Without torch

@@ -56,7 +56,7 @@ PAPER = Robustness(
     epochs=256,  # 20M steps in all: 100,000 a task
     learning_rate=1e-4,
 )
-SMALL = replace(PAPER, images=2048, tasks=30, epochs=40)
+SMALL = replace(PAPER, images=1024, batch_size=32, tasks=30, epochs=20)
 DIGITS = replace(SMALL, data="digits", networks=("mlp",), streams=("random labels",), narrow=4, depth=3)
 DEMO = replace(DIGITS, images=1024, batch_size=64, tasks=25, epochs=10, learning_rate=1e-3, seeds=3)
 

@@ -59,7 +59,11 @@ def pick_device(word: str) -> torch.device:
         raise ValueError(
             "--device cuda: torch sees no CUDA device here; take --device cpu, or a CUDA build of torch"
         )
-    return torch.device("cuda" if word != "cpu" and available else "cpu")
+    device = torch.device("cuda" if word != "cpu" and available else "cpu")
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # products in TF32; what needs more runs in float64
+        torch.backends.cudnn.benchmark = True
+    return device
 
 
 def _announcement(experiment: Experiment, request: Request, device: torch.device) -> str:

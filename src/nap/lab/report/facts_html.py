@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nap.lab.report.facts import Group, RunFacts
-from nap.lab.report.markup import Html, element, join, table
+from nap.lab.report.markup import Html, element, join, pairs, table
 from nap.lab.report.style import duration
 
 
@@ -34,15 +34,12 @@ def run_again(group: Group) -> list[str]:
 def facts_html(group: Group) -> Html:
     """Two boxes to open: settings; versions and machines."""
     shared, by_run = settings(group.runs)
-    alike = [[key, value] for key, value in shared.items()]
     return join(
         element(
             "details",
             element("summary", "Settings"),
             element("h4", "Shared by all runs") if by_run else None,
-            table([], alike, label="shared settings", class_="facts")
-            if shared
-            else element("p", "No config.json could be read.", class_="quiet"),
+            pairs(shared) if shared else element("p", "No config.json could be read.", class_="quiet"),
             element("h4", "Different from run to run") if by_run else None,
             _by_run(by_run) if by_run else None,
         ),
@@ -58,7 +55,6 @@ def _by_run(by_run: dict[str, dict[str, str]]) -> Html:
 
 def _machine(group: Group) -> Html:
     known = manifest_facts(group.runs)
-    body = [[key.replace("_", " "), value] for key, value in known.items()]
     runs = [
         [
             run.name,
@@ -70,7 +66,7 @@ def _machine(group: Group) -> Html:
         for run in group.runs
     ]
     return join(
-        table([], body, label="versions and machine", class_="facts") if body else None,
+        pairs(known) if known else None,
         table(["run", "state", "work", "sittings", "rows"], runs, label="runs", class_="wide"),
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
-from itertools import zip_longest
 
 
 class Html(str):
@@ -38,20 +38,25 @@ def join(*children: str | None, between: str = "") -> Html:
     return Html(between.join(parts))
 
 
-def table(head: list[str], body: list[list[str]], *, label: str, class_: str = "") -> Html:
-    """A table in a box that scrolls by itself where it is too wide; the first cell of a line is its head.
-
-    >>> print(table([], [["lr", "0.1"]], label="settings")[69:])
-    <table><tbody><tr><th scope="row">lr</th><td>0.1</td></tr></tbody></table></div>
-    """
+def table(head: list[str], body: list[list[str]], *, label: str, class_: str) -> Html:
+    """A table in a box that scrolls by itself where it is too wide; the first cell of a line is its head."""
     heads = element("thead", element("tr", *(element("th", text, scope="col") for text in head)))
     lines = [
         element(
             "tr",
             element("th", first, scope="row"),
-            *(element("td", text, data_head=of) for text, of in zip_longest(rest, head[1:])),
+            *(element("td", text, data_head=of) for text, of in zip(rest, head[1:], strict=True)),
         )
         for first, *rest in body
     ]
-    inner = element("table", heads if head else None, element("tbody", *lines), class_=class_ or None)
+    inner = element("table", heads, element("tbody", *lines), class_=class_)
     return element("div", inner, class_="scroll", tabindex="0", role="region", aria_label=label)
+
+
+def pairs(of: Mapping[str, str]) -> Html:
+    """Names with their values, in as many columns as there is room for.
+
+    >>> pairs({"lr": "0.1"})
+    '<dl><div><dt>lr</dt><dd>0.1</dd></div></dl>'
+    """
+    return element("dl", *(element("div", element("dt", k), element("dd", v)) for k, v in of.items()))

@@ -47,7 +47,10 @@ th, td { text-align: left; vertical-align: top; padding: .4rem 1rem .4rem 0;
   border-bottom: 1px solid var(--line); }
 thead th { color: var(--quiet); font-weight: 600; font-size: .8rem; white-space: nowrap; }
 tbody th { font-weight: 500; white-space: nowrap; }
-table.facts td { overflow-wrap: anywhere; min-width: 8rem; }
+dl { columns: 15rem; column-gap: 2.2rem; margin: .2rem 0 .8rem; font-size: .88rem; }
+dl div { display: flex; justify-content: space-between; gap: 1rem; padding: .2rem 0; break-inside: avoid;
+  border-bottom: 1px solid var(--line); }
+dt { color: var(--quiet); } dd { margin: 0; text-align: right; overflow-wrap: anywhere; }
 table.wide td { white-space: nowrap; }
 table.claims { width: 100%; min-width: 60rem; table-layout: fixed; }
 table.claims th:nth-child(1) { width: 6.5rem; } table.claims th:nth-child(3) { width: 11.5rem; }

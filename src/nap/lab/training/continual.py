@@ -26,6 +26,7 @@ from nap.lab.training.settings import Continual
 from nap.methods import Method
 
 Row = dict[str, Any]
+WORTH_COMPILING = 200_000  # steps after which half a minute of torch.compile is earned back
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class ContinualRun:
         seeds: Sequence[int] | None = None,
         dtype: torch.dtype = torch.float32,
         graph: bool | None = None,
+        compiled: bool | None = None,
         strategy: Strategy | None = None,
     ):
         settings, self.arm, self.tags = run.settings, run.arm, dict(run.tags)
@@ -67,11 +69,16 @@ class ContinualRun:
             self.projector = PopulationProjector(
                 skeleton, initial, output=self.arm.output, affine=self.arm.affine, decay=settings.decay
             )
+        chosen = strategy or best_strategy(settings.network, device)
+        on_cuda = device.type == "cuda"
+        steps = settings.tasks * settings.epochs * (len(images) // settings.batch_size)
+        pays = on_cuda and chosen == "batched" and steps >= WORTH_COMPILING
         recipe = Recipe(
             settings.learning_rate,
             self.arm.optimizer,
-            strategy or best_strategy(settings.network, device),
-            graph=device.type == "cuda" if graph is None else graph,
+            chosen,
+            graph=on_cuda if graph is None else graph,
+            compiled=pays if compiled is None else compiled,
         )
         self.learner = Learner(
             skeleton,

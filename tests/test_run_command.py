@@ -1,0 +1,162 @@
+"""`nap run` under faults: killed again and again, stopped, out of space, with numbers gone wild."""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import tiny_experiment
+from nap.lab import rows
+from nap.lab.cli import main
+from nap.lab.experiments import arm_runs
+from nap.lab.experiments.experiment import MODULES
+from small_work import manifest
+
+FIG1 = ["run", "fig1", *shlex.split("--tasks 3 --seeds 2 --images 256 --width 32")]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(MODULES, "tiny", "tiny_experiment")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def no_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
+
+
+# real processes
+
+
+def start(out: str) -> subprocess.Popen[str]:
+    # Without git, rows name no commit: somebody may commit between two sittings.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GIT_DIR": os.devnull}
+    words = [sys.executable, "-m", "nap", *FIG1, "--epochs", "10", "--out", out]
+    return subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def below(out: str, name: str) -> dict[str, bytes]:
+    """The files of that name, by run."""
+    return {path.parent.name: path.read_bytes() for path in Path(out).rglob(name)}
+
+
+def wait_for_rows(process: subprocess.Popen[str], out: str) -> None:
+    """Return when a task has been finished."""
+    before, deadline = below(out, "rows.jsonl"), time.monotonic() + 60
+    while all(before.get(run, b"") == now or not now for run, now in below(out, "rows.jsonl").items()):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.mark.slow
+def test_an_experiment_stopped_again_and_again_ends_with_the_same_rows_and_parameters() -> None:
+    draws = random.Random(0)
+    undisturbed = start("unbroken")
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL) * 2:
+        process = start("broken")
+        wait_for_rows(process, "broken")
+        time.sleep(draws.uniform(0, 0.2))
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == (75 if number == signal.SIGTERM else -number), said
+    for process in (start("broken"), undisturbed):
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    assert len(below("unbroken", "rows.jsonl")) == 6
+    for name in ("rows.jsonl", "checkpoint.pt"):
+        assert below("broken", name) == below("unbroken", name)
+    runs = Path("broken/fig1-demo").iterdir()
+    assert any(sitting["from"] > 0 for run in runs for sitting in manifest(run)["sittings"])
+
+
+# the command in this process
+
+
+def test_numbers_gone_wild_end_their_run_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FIG1, "--epochs", "1", "--depth", "12", "--learning-rate", "1000"]) == 1
+    said = capsys.readouterr().out
+    for name in ("no-norm", "fresh-no-norm"):
+        assert f"\n{name}: failed: NotFinite: the loss of member 0 is not finite at step 2" in said
+    for name in ("layernorm", "layernorm-rescaled-each-task", "nap", "fresh"):
+        assert f"\n{name}: finished" in said
+        assert manifest(Path("results/fig1-demo", name))["seeds"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("--learning-rat 1", "fig1 has no setting --learning-rat 1"),
+        ("--learning-rat 1", "Did you mean --learning-rate?"),
+        ("--learning-rate nan", "learning_rate=nan): learning_rate must be between 1e-12 and 1000"),
+        ("--epochs -5", "epochs=-5): epochs must be at least 1"),
+    ],
+)
+def test_bad_settings_are_refused_before_data_is_loaded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str, answer: str
+) -> None:
+    monkeypatch.setattr(arm_runs, "load", lambda *args, **options: pytest.fail("too early"))
+    assert main([*FIG1, *words.split()]) == 2
+    assert answer in capsys.readouterr().err
+    assert not Path("results").exists()
+
+
+@pytest.mark.usefixtures("no_space")
+def test_a_full_disk_is_an_exit_code_of_its_own_with_path_and_size(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["run", "tiny"]) == 1
+    said = capsys.readouterr().out
+    for name in ("first", "second"):
+        path = Path("results/tiny-demo", name)
+        full = f"{name}: failed: OSError: [Errno 28] {path}/checkpoint.pt was not saved: only 1.0 kB free"
+        assert f"\n{full}; it needs 65.5 kB" in said
+        assert not list(path.glob("*.partial"))
+
+
+@pytest.mark.usefixtures("no_space")
+def test_a_stop_that_cannot_be_saved_is_a_failure_and_nothing_new_begins(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["run", "tiny", "--mode", "stopped"]) == 1
+    said = capsys.readouterr().out
+    assert "first: failed: OSError: [Errno 28] results/tiny-demo/first/checkpoint.pt was not saved" in said
+    assert "second" not in said
+    assert "Results" not in said
+    assert not Path("results/tiny-demo/second/rows.jsonl").exists()
+
+
+def test_a_stop_in_the_last_unit_of_a_run_keeps_the_next_from_beginning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["run", "tiny", "--mode", "stopped", "--steps", "2"]  # the signal comes in the second
+    assert main(words) == 75
+    said = capsys.readouterr().out
+    assert "first: finished" in said
+    assert "second: not begun, because of SIGTERM; the same command goes on there" in said
+    assert not Path("results/tiny-demo/second/rows.jsonl").exists()
+    assert main(words) == 0
+    assert rows.read("results").unique("run") == ["first", "second"]
+
+
+def test_a_stop_in_the_last_unit_of_all_finds_everything_finished(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = replace(tiny_experiment.EXPERIMENT, runs=lambda config: [tiny_experiment.run(config, "first")])
+    monkeypatch.setattr(tiny_experiment, "EXPERIMENT", one)
+    assert main(["run", "tiny", "--mode", "stopped", "--steps", "2"]) == 0
+    assert "Results: results/tiny-demo" in capsys.readouterr().out
