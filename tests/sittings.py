@@ -10,6 +10,7 @@ import multiprocessing as mp
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing import forkserver
@@ -33,7 +34,7 @@ Training()  # the first optimizer makes torch import its compiler: a second, not
 
 def start(target: Callable[..., None], *args: Any) -> tuple[ForkServerProcess, Connection]:
     """A process that runs `target(*args, events)` on one thread, and the events it sends."""
-    with mock.patch.dict(os.environ, {"PYTHONPATH": str(Path(__file__).parent)}):
+    with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(sys.path)}):
         forkserver.ensure_running()  # Python 3.11 does not give the server our sys.path
     events, theirs = FORKSERVER.Pipe(duplex=False)
     process = FORKSERVER.Process(target=_on_one_thread, args=(target, *args, theirs))

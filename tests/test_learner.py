@@ -18,6 +18,7 @@ from nap.methods import Method, Training
 from plain_loop import PlainLoop
 from tiny_runs import (
     ARMS,
+    CPU,
     DIGITS,
     TINY,
     assert_same_parameters,
@@ -177,7 +178,7 @@ def test_a_finite_loss_is_not_blamed() -> None:
 def test_a_refused_run_resumes_from_a_finite_checkpoint(tmp_path: Path) -> None:
     expected = finished(continual(NAP))
     about: dict[str, Any] = {"experiment": "fig1", "scale": "demo", "run": "nap", "config": TINY}
-    often: dict[str, Any] = {"checkpoint_every_seconds": 0.0, "save_share": 1e6}
+    often: dict[str, Any] = {"device": CPU, "checkpoint_every_seconds": 0.0, "save_share": 1e6}
 
     def spoil(work: Any) -> None:
         if work.done == 3:

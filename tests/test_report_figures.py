@@ -167,7 +167,7 @@ def test_missing_metrics_are_named_in_the_panel_and_do_not_crash(family: str, tm
         assert figure.panels
         for panel in figure.panels:
             assert not panel.lines
-            assert re.match("No rows with “[a-z_]+” yet.", panel.note)
+            assert re.match("No rows with seed, “(task|step)” and “[a-z_]+” yet.", panel.note)
     name = "fig4" if family == "stats" else family
     synthetic.write_run(tmp_path / "x" / "y", [{**row} for row in bare][:3], experiment=name)
     assert 'class="panel empty"' in report.command(tmp_path).read_text("utf-8")

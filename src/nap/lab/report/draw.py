@@ -65,7 +65,7 @@ def _fill(axes: Axes, panel: Panel, size: float) -> None:
         axes.axvline(mark, color="#bdc1c6", linewidth=0.8, dashes=(2, 2), zorder=1)
     for level in panel.references:
         axes.axhline(level.y, zorder=2.5, **_stroke(level.look))
-    shade = 0.15 if len(panel.lines) <= 4 else 0.09  # many bands over each other turn to mud
+    shade = 0.15 if len(panel.lines) <= 4 else 0.06  # many bands over each other turn to mud
     for line in panel.lines:
         curve = line.curve
         if len(curve.raw_x):

@@ -137,7 +137,7 @@ def panel(
         log=log,
         zero=zero,
         fraction=measure.fraction,
-        note=_note(measure, missing, some=bool(lines)),
+        note=_note(measure, x, missing, some=bool(lines)),
         **more,
     )
 
@@ -172,7 +172,7 @@ def _level(rows: Rows, key: str, log: bool, zero: float) -> float:
     return float(10 ** np.log10(np.maximum(values, zero)).mean() if log else values.mean())
 
 
-def _note(measure: Measure, missing: list[str], some: bool) -> str:
+def _note(measure: Measure, x: str, missing: list[str], some: bool) -> str:
     if not some:
-        return f"No rows with “{measure.key}” yet."
+        return f"No rows with seed, “{x}” and “{measure.key}” yet."
     return f"No “{measure.key}” for {', '.join(missing)}." if missing else ""

@@ -1,7 +1,7 @@
 """The page's style sheet: light, system fonts, one column on a phone; nothing is loaded from elsewhere."""
 
 CSS = """
-:root { color-scheme: light; --ink: #202124; --quiet: #5f6368; --line: #dfe3e8; --soft: #f6f8fa;
+:root { color-scheme: light; --ink: #202124; --quiet: #5f6368; --line: #dfe3e8;
   --holds: #00664b; --fails: #a83a00; --unclear: #5f6368; }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; scroll-behavior: smooth; }
@@ -13,10 +13,7 @@ h3 { font-size: 1rem; margin: 0 0 .5rem; }
 h4 { font-size: .9rem; margin: 1rem 0 .4rem; }
 p { margin: 0 0 .8rem; max-width: 72ch; }
 a { color: #0b5cad; }
-code { overflow-wrap: anywhere; }
-code, pre { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; font-size: .86rem; }
-pre { background: var(--soft); border: 1px solid var(--line); border-radius: 6px; padding: .6rem .8rem;
-  overflow-x: auto; margin: .4rem 0 .8rem; }
+code { font: .86rem ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
 .quiet { color: var(--quiet); font-size: .88rem; }
 .lead { color: var(--quiet); }
 .headline { margin: 1.4rem 0; max-width: 44rem; }
@@ -95,17 +92,18 @@ footer { margin-top: 3rem; color: var(--quiet); font-size: .88rem; border-top: 1
   table.claims td.nothing { display: none !important; }
   table.claims td[data-head]:not([data-head="Claim"])::before { content: attr(data-head) " ";
     color: var(--quiet); } }
-@media (max-width: 720px) {
-  body { padding: 1.3rem 1rem 3rem; }
-  h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; }
-  .panels, .panels.of-2, .panels.of-3 { grid-template-columns: minmax(0, 1fr); max-width: 26rem; }
-  details { padding: .5rem .7rem; }
-  .legend { position: sticky; top: 0; z-index: 1; background: #fff; padding: .4rem 0; }
+@media (max-width: 900px) {
   table.overview, table.overview tbody, table.overview tr, table.overview th { display: block; }
   table.overview thead { display: none; }
   table.overview tr { border-bottom: 1px solid var(--line); padding: .5rem 0; }
   table.overview tbody th { white-space: normal; border: 0; padding: 0; }
   table.overview td { display: inline-block; border: 0; padding: 0 .8rem 0 0; }
   table.overview td::before { content: attr(data-head) " "; color: var(--quiet); } }
+@media (max-width: 720px) {
+  body { padding: 1.3rem 1rem 3rem; }
+  h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; }
+  .panels, .panels.of-2, .panels.of-3 { grid-template-columns: minmax(0, 1fr); max-width: 26rem; }
+  details { padding: .5rem .7rem; }
+  .legend { position: sticky; top: 0; z-index: 1; background: #fff; padding: .4rem 0; } }
 @media print { body { max-width: none; padding: 0; } section { break-inside: avoid-page; } }
 """

@@ -101,7 +101,7 @@ def _line(evidence: Evidence, statement: Html, class_: str | None = None) -> Htm
 def _rest(evidence: Evidence) -> list[Html]:
     """What is missing, and the cases that the verdict sums up."""
     cases = [
-        f"{SIGNS[case.verdict][0]} {name} {number(case.effect)}" for name, case in evidence.parts.items()
+        f"{SIGNS[case.verdict][0]}\u00a0{name} {number(case.effect)}" for name, case in evidence.parts.items()
     ]
     lacks = [element("span", evidence.missing, class_="lacks")] if evidence.missing else []
     return [*lacks, *([_quiet(*cases)] if cases else [])]

@@ -119,7 +119,8 @@ class AdamOnSpheres:
                 self._log_betas, self._sums, self._rate, *self._betas, self._eps,
                 size, width, column, BLOCK=_BLOCK,
             )  # fmt: skip
-        torch._foreach_add_([state["step"] for _, state, _ in self._stacks], 1 - self._skip)
+        steps = [state["step"] for _, state, _ in self._stacks]
+        torch._foreach_add_(steps, [1 - self._skip] * len(steps))
         for (w, _, radius), column in zip(self._stacks, self._columns, strict=True):
             if radius is not None:
                 size = _size(w)
