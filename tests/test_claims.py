@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 from nap.lab.claims import CLAIMS, Claim, Evidence, Region, Verdict, command, judge, read, table, to_json
+from nap.lab.claims.claim import NotEnough
 from nap.lab.claims.effects import decide, every
 from nap.lab.claims.fig4 import METHODS
-from nap.lab.claims.samples import FEWEST_POINTS, UNFINISHED
+from nap.lab.claims.samples import FEWEST_POINTS, UNFINISHED, Samples
 from nap.lab.rows import Row, RowFile, Rows
 
 SEEDS, TASKS = 5, 20
@@ -285,7 +286,7 @@ def test_only_experiments_with_rows_are_judged() -> None:
 def test_one_arm_that_stopped_early_is_named() -> None:
     rows = [row for row in fig1_world(True) if row["arm"] != "NaP" or row["task"] <= 7]
     found = {claim.id: evidence for claim, evidence in judge(Rows(rows))}
-    assert "arm 'NaP' stops at task 7 of 20" in found["fig1.nap-keeps-accuracy"].missing
+    assert "arm “NaP” stops at task 7 of 20" in found["fig1.nap-keeps-accuracy"].missing
     assert found["fig1.rescaled-keeps-accuracy"].verdict is Verdict.HOLDS
 
 
@@ -351,7 +352,7 @@ def test_every_case_must_hold() -> None:
     assert every({"a": good, "b": unsure}).verdict is Verdict.UNCLEAR
     found = every({"a": good, "b": unsure, "c": bad})
     assert found.verdict is Verdict.FAILS
-    assert "1 of 3, least for c" in found.what
+    assert "1 of 3, least for “c”" in found.what
     assert set(found.parts) == {"a", "b", "c"}
 
 
@@ -433,3 +434,9 @@ def test_a_folder_without_claims_is_bad_usage(tmp_path: Path) -> None:
 def test_it_needs_no_torch() -> None:
     code = "import sys, nap.lab.claims; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_rows_that_do_not_say_their_task_are_not_enough() -> None:
+    rows = Rows([{"experiment": "fig1", "arm": "NaP", "seed": k, "accuracy": 0.5} for k in range(3)])
+    with pytest.raises(NotEnough, match="do not say which task"):
+        Samples(rows).series("accuracy", arm="NaP")

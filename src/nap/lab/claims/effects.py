@@ -67,7 +67,8 @@ def growth(samples: Samples, metric: str, needs: Region, *, peak: bool = False, 
     """By which factor a metric changes from the first tasks to the last (or to its highest)."""
     series = samples.series(metric, **where)
     end, word = (series.peak(), "highest") if peak else (series.last(), "last")
-    return ratio(f"{metric.replace('_', ' ')}, {word} tasks against first", end, series.first(), needs)
+    name = metric.replace("_", " ").replace("jacobian", "Jacobian")
+    return ratio(f"{name}, {word} tasks against first", end, series.first(), needs)
 
 
 def skill_of(accuracy: np.ndarray, whose: str) -> float:
@@ -124,7 +125,7 @@ def every(cases: Mapping[str, Evidence]) -> Evidence:
     case = cases[name]
     return Evidence(
         case.verdict,
-        f"{case.what}: holds for {held} of {len(cases)}, least for {name}",
+        f"{case.what}: holds for {held} of {len(cases)}, least for “{name}”",
         case.unit,
         case.effect,
         case.low,

@@ -70,16 +70,18 @@ class Samples:
 
     def series(self, metric: str, *, along: str = "task", **where: Any) -> Series:
         """`metric` of the rows with these values; `NotEnough` where one is absent or has more to come."""
-        name = ", ".join(f"{key} {value!r}" for key, value in where.items())
+        name = _in_words(where)
         rows = self.select(**where)
         if not rows:
-            raise NotEnough(f"no rows of {name}")
+            raise NotEnough(f"there are no rows of {name}")
         open_runs = sorted({str(row.get("run")) for row in rows if row.get(UNFINISHED)})
         if open_runs:
             raise NotEnough(f"the run {', '.join(open_runs)} is not finished; run it again to resume")
         values, seeds, points = rows.matrix(metric, by=("seed", along))
         peers = self.select(**{key: where[key] for key in ("network", "stream") if key in where})
-        end = max(row[along] for row in peers if row.get(along) is not None)
+        end = max((row[along] for row in peers if row.get(along) is not None), default=None)
+        if end is None:
+            raise NotEnough(f"the rows of {name} do not say which {along} they are of")
         if not points or points[-1] < end:
             raise NotEnough(f"{name} stops at {along} {points[-1] if points else 0} of {end}")
         if len(points) < FEWEST_POINTS:
@@ -90,6 +92,16 @@ class Samples:
             line, column = np.argwhere(~np.isfinite(values))[0]
             raise NotEnough(f"{name} has no {metric} at seed {seeds[line]}, {along} {points[column]}")
         return Series(values, seeds, points)
+
+
+def _in_words(where: dict[str, Any]) -> str:
+    """What rows are meant, for a person.
+
+    >>> _in_words({"method": "none", "nap": True})
+    'method “none” with NaP'
+    """
+    with_nap = {True: " with NaP", False: " without NaP", None: ""}[where.get("nap")]
+    return ", ".join(f"{key} “{value}”" for key, value in where.items() if key != "nap") + with_nap
 
 
 def together(*series: Series) -> list[Series]:

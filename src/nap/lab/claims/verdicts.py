@@ -29,7 +29,7 @@ def judge(rows: Rows) -> list[Result]:
     >>> rows = Rows([{"experiment": "walk", "arm": "GD", "seed": 0, "step": 0, "dead": 0.5}])
     >>> claim, evidence = judge(rows)[0]
     >>> print(claim.id, "–", evidence.sentence)
-    walk.plain-monotone – Not enough evidence: arm 'GD' has too few steps for a trend: 1 of at least 4.
+    walk.plain-monotone – Not enough evidence: arm “GD” has too few steps for a trend: 1 of at least 4.
     """
     groups: dict[tuple[str, tuple[str, ...]], dict[tuple[Any, ...], Samples]] = {}
     found: list[Result] = []
