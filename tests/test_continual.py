@@ -80,6 +80,14 @@ def test_under_nap_weights_keep_their_first_norms_in_single_precision(network: s
     assert_weights_keep_their_first_norms(NAP, torch.float32, 1e-6, network=network, tasks=5)
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="ReDo acts after the projection, so what is measured after an epoch may be off its radius",
+)
+def test_under_nap_weights_are_at_their_first_norms_when_redo_ends_an_epoch() -> None:
+    assert_weights_keep_their_first_norms(METHOD_ARMS["NaP + ReDo"], torch.float64, 1e-12, redo_every=3)
+
+
 def assert_weights_keep_their_first_norms(
     arm: Arm, dtype: torch.dtype, tolerance: float, **changes: Any
 ) -> None:

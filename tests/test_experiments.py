@@ -31,7 +31,7 @@ from tiny_runs import CPU, assert_same_parameters, finished, module_of, on_disk_
 FEW: dict[str, Any] = {"data": "digits", "images": 10, "batch_size": 10, "seeds": 3, "probe": 10}
 TASKS: dict[str, Any] = {**FEW, "tasks": 4, "epochs": 6, "depth": 2, "learning_rate": 1e-2}
 CONFIGS: dict[str, Any] = {  # of the experiments that have runs of their own; stats reads those of fig4
-    "fig1": replace(fig1.DEMO, width=32, **TASKS),
+    "fig1": replace(fig1.PAPER, network="mlp", width=32, **TASKS),
     "fig2": replace(fig2.EXPERIMENT.scales["demo"], width=16, epochs=4, **FEW),
     "fig4": replace(fig4.PAPER, narrow=16, channels=(4,), redo_every=5, **TASKS),
     "revival": replace(revival.DEMO, width=16, **TASKS | {"learning_rate": 0.03}),

@@ -25,12 +25,14 @@ from tiny_runs import (
     continual,
     copied,
     finished,
+    on_disk_and_back,
     watched,
 )
 
 SEEDS = [0, 1, 2]
 MOVES_AFTERWARDS = pytest.mark.xfail(
-    strict=True, reason="the method still acts after the step that was refused, and after those behind it"
+    strict=True,
+    reason="what follows the optimizer (noise, resets, the decay of scales) goes on after a refusal",
 )
 
 
@@ -99,9 +101,8 @@ def an_image_met_first_by(member: int, step: int, *, task: int, epoch: int) -> i
 @pytest.mark.parametrize(
     "name",
     [
-        *("no norm", "NaP", "L2", "NaP + shrink and perturb", "SGD", "NaP, SGD"),
-        pytest.param("ReDo", marks=MOVES_AFTERWARDS),
-        pytest.param("Langevin", marks=MOVES_AFTERWARDS),
+        *("no norm", "LayerNorm", "NaP, free", "NaP, joint", "L2", "shrink and perturb", "SGD"),
+        *(pytest.param(name, marks=MOVES_AFTERWARDS) for name in ("NaP", "ReDo", "Langevin")),
     ],
 )
 def test_a_bad_image_stops_all_members_before_the_update_that_it_would_spoil(name: str, value: float) -> None:
@@ -130,9 +131,9 @@ def after_one_update_of_epoch(run: ContinualRun, arm: Arm, notes: Any) -> dict[s
     return {name: torch.stack([of[name] for of in found]) for name in found[0]}
 
 
-@pytest.mark.parametrize("arm", [NO_NORM, NAP], ids=lambda arm: arm.name)
-def test_one_bad_member_stops_all_and_spoils_none(arm: Arm) -> None:
-    run = continual(arm)
+@pytest.mark.parametrize("name", ["no norm", "NaP, free"])
+def test_one_bad_member_stops_all_and_spoils_none(name: str) -> None:
+    run = continual(ARMS[name])
     run.advance()
     with torch.no_grad():
         run.learner.parameters["head.bias"][2, 4] = torch.nan
@@ -171,8 +172,21 @@ def test_the_tensor_whose_gradient_overflows_is_named() -> None:
 )
 def test_a_finite_loss_is_not_blamed() -> None:
     run = scaled_member_1(head_weight=1e25)
-    with pytest.raises(NotFinite, match=r"the gradient"):
+    with pytest.raises(NotFinite, match=r"gradient"):
         run.advance()
+
+
+@pytest.mark.xfail(strict=True, reason="what was noted of the refusal outlives load_state_dict")
+def test_a_run_that_refused_can_take_up_an_earlier_state() -> None:
+    expected = finished(continual(NAP))
+    run = continual(NAP)
+    state, good = on_disk_and_back(run.state_dict()), run.learner.images[5].clone()
+    run.learner.images[5] = torch.nan
+    with pytest.raises(NotFinite):
+        run.advance()
+    run.learner.images[5] = good
+    run.load_state_dict(state)
+    assert finished(run) == expected
 
 
 def test_a_refused_run_resumes_from_a_finite_checkpoint(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ OTHER_ARMS = {
         Arm("SGD", optimizer="SGD"),
         Arm("NaP, SGD", norm="layer", project="step", optimizer="SGD"),
         Arm("NaP, joint", norm="rms", project="step", affine="joint", output="free"),
-        Arm("NaP, decay", norm="layer", project="step", affine="decay"),
+        Arm("NaP, free", norm="layer", project="step", affine="free"),
     )
 }
 ARMS = FIG1_ARMS | {n: arm for n, arm in METHOD_ARMS.items() if arm.method != "none"} | OTHER_ARMS
@@ -109,8 +109,8 @@ def assert_same_parameters(
     """Each tensor is within `tolerance` of the other's norm."""
     assert found.keys() == expected.keys()
     for name, p in found.items():
-        gap, size = (p - expected[name]).norm(), expected[name].norm()
-        assert gap <= tolerance * size, f"{name}: relative difference {float(gap / size):.1e}"
+        gap, size = (p - expected[name]).norm().item(), expected[name].norm().item()
+        assert gap <= tolerance * size, f"{name}: differs by {gap:.1e} of {size:.1e}"
 
 
 def describe(row: Row) -> str:

@@ -20,7 +20,7 @@ from nap.lab.training.continual import best_strategy, skeleton_of
 from nap.lab.training.coupling import Coupling
 from nap.lab.training.learner import Learner, Recipe
 from nap.lab.training.population import initial_values
-from nap.lab.training.settings import Continual, Network
+from nap.lab.training.settings import Network, continual
 from nap.methods import Method
 from nap.methods.contract import check_range
 from nap.rates.twins import TwinMode
@@ -78,10 +78,7 @@ class TwinRun:
     def __init__(self, config: Twins, data: Images, device: torch.device):
         dtype = getattr(torch, config.precision)
         images = data.normalised(dtype).to(device)
-        shape = Continual(
-            network=config.network, width=config.width, depth=config.depth, channels=config.channels
-        )
-        make = shape.make(images.shape[1:], data.classes)
+        make = continual(config).make(images.shape[1:], data.classes)
         self.config, self.seeds = config, list(range(config.seeds))
         self.skeleton = skeleton_of(make, LAYER_NORM, Method(), images[:2].cpu(), dtype).to(device)
         initial = initial_values(self.skeleton, make, self.seeds, device)

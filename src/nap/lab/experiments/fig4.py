@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from nap.lab.experiments.arm_runs import arm_run
 from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.training.arms import Arm
-from nap.lab.training.settings import Continual, Network, StreamKind
+from nap.lab.training.arms import Arm, Strengths
+from nap.lab.training.settings import Network, Projected, StreamKind, Tasks, continual
+from nap.methods.contract import check_range
 
 HIDDEN = {"mlp": 512, "cnn": 256}
 Method = Literal["none", "L2", "regenerative", "shrink and perturb", "ReDo", "leaky ReLU", "Langevin"]
 
 
 @dataclass(frozen=True)
-class Robustness(Continual):
-    """Settings of Figure 4. `network`, `width` and `stream` follow from the lists below."""
+class Robustness(Tasks, Projected, Strengths):
+    """Settings of Figure 4."""
 
     networks: tuple[Network, ...] = ("mlp", "cnn")
     """networks to train"""
@@ -26,6 +27,11 @@ class Robustness(Continual):
     """methods to compare"""
     narrow: int = 1
     """divides the networks' widths (512 and 256), for a quick look"""
+
+    def __post_init__(self) -> None:
+        for part in (Tasks, Projected, Strengths):
+            part.__post_init__(self)
+        check_range(self, "narrow", self.narrow, 1, min(HIDDEN.values()))
 
 
 def runs(config: Robustness) -> list[Run]:
@@ -40,13 +46,12 @@ def runs(config: Robustness) -> list[Run]:
 
 
 def _run(config: Robustness, network: Network, stream: StreamKind, method: str, nap: bool) -> Run:
-    settings = {field.name: getattr(config, field.name) for field in fields(Continual)}
-    settings |= {"network": network, "stream": stream, "width": HIDDEN[network] // config.narrow}
+    settings = continual(config, network=network, stream=stream, width=HIDDEN[network] // config.narrow)
     arm = Arm(f"NaP + {method}" if nap else method, method=method)
     if nap:
         arm = replace(arm, norm="layer", project="step")
     tags = {"experiment": "fig4", "network": network, "stream": stream, "method": method, "nap": nap}
-    return arm_run(f"{network} {stream} {arm.name}", arm, Continual(**settings), tags)
+    return arm_run(f"{network} {stream} {arm.name}", arm, settings, tags)
 
 
 PAPER = Robustness(

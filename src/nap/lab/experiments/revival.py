@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -12,14 +12,14 @@ from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.training import measure
 from nap.lab.training.arms import Arm
 from nap.lab.training.continual import ContinualRun, Row
-from nap.lab.training.settings import Continual
+from nap.lab.training.settings import OneNetwork, continual
 from nap.methods.contract import check_range
 
 NORMS = {"none": "none", "LayerNorm": "layer", "RMSNorm": "rms"}
 
 
 @dataclass(frozen=True)
-class Revival(Continual):
+class Revival(OneNetwork):
     """Settings of the revival experiment."""
 
     sgd_learning_rate: float = 0.1
@@ -73,14 +73,12 @@ def runs(config: Revival) -> list[Run]:
 
 
 def _run(config: Revival, norm: str, optimizer: Any) -> Run:
-    settings = {field.name: getattr(config, field.name) for field in fields(Continual)}
-    if optimizer == "SGD":
-        settings["learning_rate"] = config.sgd_learning_rate
+    rate = config.learning_rate if optimizer == "Adam" else config.sgd_learning_rate
     word: Any = NORMS[norm]
     name = f"{'no norm' if norm == 'none' else norm}, {optimizer}"
     arm = Arm(name, norm=word, optimizer=optimizer)
     tags = {"experiment": "revival", "norm": norm, "optimizer": optimizer}
-    return arm_run(name, arm, Continual(**settings), tags, kind=RevivalRun)
+    return arm_run(name, arm, continual(config, learning_rate=rate), tags, kind=RevivalRun)
 
 
 PAPER = Revival(data="mnist", images=0, width=512, depth=2, tasks=20, epochs=10, learning_rate=1e-3)

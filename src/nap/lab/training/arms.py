@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nap.methods import L2, L2Init, Langevin, LeakyReLU, Method, ReDo, ShrinkAndPerturb
+from nap.methods.contract import check_range
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,13 @@ class Strengths:
     noise: float = 0.1
     """Langevin: standard deviation of the noise on each update, in learning rates"""
 
+    def __post_init__(self) -> None:
+        check_range(self, "redo_every", self.redo_every, 1)
+        for name in ("l2", "regenerative", "perturb", "redo_tau", "noise"):
+            check_range(self, name, getattr(self, name), 0)
+        for name in ("shrink", "leak"):
+            check_range(self, name, getattr(self, name), 0, 1)
+
 
 METHODS: Mapping[str, Callable[[Strengths, float], Method]] = {
     "none": lambda s, lr: Method(),
@@ -50,7 +58,7 @@ class Arm:
     norm: Literal["none", "layer", "rms"] = "none"
     project: Literal["never", "task", "step"] = "never"
     output: Literal["project", "free"] = "project"
-    affine: Literal["free", "joint", "decay"] = "free"
+    affine: Literal["free", "joint", "decay"] = "decay"  # where projected; §3.3 for continual learning
     fresh: bool = False  # every task starts from a new initialisation
     method: str = "none"
     optimizer: Literal["Adam", "SGD"] = "Adam"
@@ -67,7 +75,7 @@ class Arm:
 
 NO_NORM = Arm("no norm")
 LAYER_NORM = Arm("LayerNorm", norm="layer")
-RESCALED = Arm("LayerNorm, rescaled each task", norm="layer", project="task")
+RESCALED = Arm("LayerNorm, rescaled each task", norm="layer", project="task", affine="free")
 NAP = Arm("NaP", norm="layer", project="step")
 FRESH = Arm("fresh", norm="layer", fresh=True)
 FRESH_NO_NORM = Arm("fresh, no norm", fresh=True)

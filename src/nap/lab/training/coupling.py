@@ -61,10 +61,6 @@ class Coupling(Method):
             before = self._before[name]
             parameter.copy_(before + self._rates[name] * (parameter - before))
 
-    @property
-    def only_radii(self) -> None:
-        """Not all members are on spheres."""
-
     @torch.no_grad()
     def project_(self, parameters: Stacked) -> None:
         """The twins back onto their radii; the free networks stay where they are."""

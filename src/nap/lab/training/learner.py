@@ -15,6 +15,7 @@ from nap.lab.data.streams import reorder
 from nap.lab.runs.work import NotFinite
 from nap.lab.training.graph import captured
 from nap.lab.training.population import Stacked, Strategy, forward
+from nap.lab.training.projection import PopulationProjector
 from nap.methods import Method, Training
 from nap.methods.moments import moments_of
 
@@ -42,12 +43,8 @@ class Tally:
 class Projects(Protocol):
     """What keeps weights on their spheres."""
 
-    @property
-    def only_radii(self) -> Stacked | None:
-        """A radius for each member, by the name of the weight, if W ← ρ·W/‖W‖ is all that it does."""
-
     def project_(self, parameters: Stacked) -> None:
-        """Every member back onto its radii."""
+        """What is to be done after each step."""
 
 
 class Learner:
@@ -203,10 +200,20 @@ class Learner:
 
         self._norms = kernels.member_norms
         between = not self.method.host_side and type(self.method).after_step_ is not Method.after_step_
-        radii = {} if self.projector is None else self.projector.only_radii
-        if isinstance(self.optimizer, torch.optim.Adam) and radii is not None and not between:
-            fused = kernels.AdamOnSpheres(self.optimizer, self.parameters, radii, self._broken)
-            self._move_ = lambda x: fused()
+        projector = self.projector
+        if between or not isinstance(self.optimizer, torch.optim.Adam):
+            return
+        if projector is not None and not isinstance(projector, PopulationProjector):
+            return
+        radii = {} if projector is None else projector.radii
+        step_on_spheres = kernels.AdamOnSpheres(self.optimizer, self.parameters, radii, self._broken)
+
+        def move_(x: Tensor) -> None:
+            step_on_spheres()
+            if projector is not None:
+                projector.project_affine_(self.parameters)
+
+        self._move_ = move_
 
     def _watched(
         self, losses: Tensor, logits: Tensor, y: Tensor, gradients: Sequence[Tensor]

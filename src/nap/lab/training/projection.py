@@ -35,15 +35,15 @@ class PopulationProjector:
         if affine == "decay":
             self._rule = partial(decay_scale_offset, decay=decay)
 
-    @property
-    def only_radii(self) -> Stacked | None:
-        """The radii, if there is nothing else to do."""
-        return None if self._pairs else self.radii
-
     @torch.no_grad()
     def project_(self, parameters: Stacked) -> None:
-        """Every member back onto its radii."""
+        """Every member back onto its radii, then what `project_affine_` does."""
         project_tensors_([parameters[name] for name in self.radii], list(self.radii.values()))
+        self.project_affine_(parameters)
+
+    @torch.no_grad()
+    def project_affine_(self, parameters: Stacked) -> None:
+        """Scales and offsets by their rule."""
         for names in self._pairs:
             old: list[Tensor | None] = [None if name is None else parameters[name] for name in names]
             for was, new in zip(old, self._rule(*old), strict=True):

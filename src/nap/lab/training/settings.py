@@ -1,10 +1,13 @@
-"""The settings that all continual experiments share: typed, documented, checked."""
+"""The settings of continual experiments: typed, documented, checked.
+
+An experiment offers those that act in it, and no others. All of them together are `Continual`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -18,19 +21,13 @@ Network = Literal["mlp", "cnn"]
 
 
 @dataclass(frozen=True)
-class Continual(Strengths):
-    """A network that meets task after task: the same images under new labels."""
+class Tasks:
+    """Task after task on the same images, and how they are learnt."""
 
     data: str = "cifar10"
     """data set: digits, mnist, fashion-mnist or cifar10"""
     images: int = 10_000
     """how many of its training images; 0 for all"""
-    stream: StreamKind = "random labels"
-    """what changes from task to task"""
-    network: Network = "mlp"
-    """mlp or cnn"""
-    width: int = 512
-    """units of each hidden layer of the MLP; of the CNN's one hidden layer"""
     depth: int = 4
     """hidden layers of the MLP"""
     channels: tuple[int, ...] = (32, 32, 32, 32)
@@ -43,20 +40,15 @@ class Continual(Strengths):
     """images in a batch"""
     learning_rate: float = 1e-4
     """learning rate, constant"""
-    decay: float = 1e-3
-    """pull of scales and offsets towards (1, 0) at each projection, where an arm has it"""
     probe: int = 512
     """images that the diagnostics are measured on"""
     seeds: int = 5
     """networks of each arm, trained at once; seeds count from 0"""
 
     def __post_init__(self) -> None:
-        for name in ("width", "depth", "tasks", "epochs", "batch_size", "probe", "seeds", "redo_every"):
+        for name in ("depth", "tasks", "epochs", "batch_size", "probe", "seeds"):
             check(self, name, getattr(self, name), 1)
-        for name in ("images", "l2", "regenerative", "perturb", "redo_tau", "noise"):
-            check(self, name, getattr(self, name), 0)
-        for name in ("shrink", "decay", "leak"):
-            check(self, name, getattr(self, name), 0, 1)
+        check(self, "images", self.images, 0)
         check(self, "learning_rate", self.learning_rate, 1e-12, 1e3)
         if not self.channels or min(self.channels) < 1:
             raise ValueError(f"channels is {self.channels}: name at least one, each at least 1")
@@ -65,8 +57,50 @@ class Continual(Strengths):
                 f"batch_size is {self.batch_size}, more than the {self.images} images; lower --batch-size"
             )
 
+
+@dataclass(frozen=True)
+class OneNetwork(Tasks):
+    """Tasks of one kind for one network."""
+
+    stream: StreamKind = "random labels"
+    """what changes from task to task"""
+    network: Network = "mlp"
+    """mlp or cnn"""
+    width: int = 512
+    """units of each hidden layer of the MLP; of the CNN's one hidden layer"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self, "width", self.width, 1)
+
     def make(self, shape: torch.Size, classes: int) -> Callable[[], nn.Module]:
         """What builds a network of these settings for images of `shape` (C, H, W)."""
         if self.network == "mlp":
             return lambda: mlp(shape, classes, width=self.width, depth=self.depth)
         return lambda: cnn(shape, classes, channels=self.channels, hidden=self.width)
+
+
+@dataclass(frozen=True)
+class Projected:
+    """What NaP adds."""
+
+    decay: float = 1e-3
+    """NaP: pull of scales and offsets towards (1, 0) at each projection (§3.3); 0 leaves them free"""
+
+    def __post_init__(self) -> None:
+        check(self, "decay", self.decay, 0, 1)
+
+
+@dataclass(frozen=True)
+class Continual(OneNetwork, Projected, Strengths):
+    """All that a continual run depends on, but for its arm."""
+
+    def __post_init__(self) -> None:
+        for part in (OneNetwork, Projected, Strengths):
+            part.__post_init__(self)
+
+
+def continual(config: Any, **more: Any) -> Continual:
+    """The settings that `config` shares with `Continual`, and `more`."""
+    shared = [field.name for field in fields(Continual) if hasattr(config, field.name)]
+    return Continual(**{name: getattr(config, name) for name in shared} | more)
