@@ -80,10 +80,6 @@ def test_under_nap_weights_keep_their_first_norms_in_single_precision(network: s
     assert_weights_keep_their_first_norms(NAP, torch.float32, 1e-6, network=network, tasks=5)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="ReDo acts after the projection, so what is measured after an epoch may be off its radius",
-)
 def test_under_nap_weights_are_at_their_first_norms_when_redo_ends_an_epoch() -> None:
     assert_weights_keep_their_first_norms(METHOD_ARMS["NaP + ReDo"], torch.float64, 1e-12, redo_every=3)
 
@@ -210,13 +206,7 @@ def test_radii_come_from_the_checkpoint_not_from_the_weights_of_the_day() -> Non
     [
         ["draws"],
         ["draws_at_changes"],
-        pytest.param(
-            ["draws", "draws_at_changes"],
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="numpy's SeedSequence pads keys with zeros, so (seed, task) is (seed, task, epoch 0)",
-            ),
-        ),
+        ["draws", "draws_at_changes"],
     ],
 )
 def test_no_random_numbers_are_used_twice(places: list[str]) -> None:
@@ -228,7 +218,6 @@ def test_no_random_numbers_are_used_twice(places: list[str]) -> None:
     assert len(set(seeds)) == len(seeds) > 0
 
 
-@pytest.mark.xfail(strict=True, reason="measure.norm_numbers rounds the rate to float32 before it divides")
 def test_the_effective_rate_is_as_exact_as_the_norms() -> None:
     run = continual(NAP, learning_rate=0.1)  # other rates here are powers of two, which are not rounded
     rate = measure.norm_numbers(run.learner)["effective_rate"]

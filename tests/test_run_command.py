@@ -72,13 +72,14 @@ def wait_for_tasks(process: subprocess.Popen[str], out: str, count: int) -> None
 def test_an_experiment_killed_again_and_again_ends_with_the_same_rows_and_parameters() -> None:
     draws = random.Random(0)
     undisturbed = start("unbroken")
-    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL) * 2:
+    kill, stop = signal.SIGKILL, signal.SIGTERM
+    for number, tasks in ((kill, 7), (stop, 3), (kill, 2), (kill, 4), (stop, 3), (kill, 2)):  # a run has 6
         process = start("broken")
-        wait_for_tasks(process, "broken", draws.randrange(1, 4))
-        time.sleep(draws.uniform(0, 0.05))
+        wait_for_tasks(process, "broken", tasks)
+        time.sleep(draws.uniform(0, 0.03))
         process.send_signal(number)
         said, _ = process.communicate(timeout=60)
-        assert process.returncode == (75 if number == signal.SIGTERM else -number), said
+        assert process.returncode == (75 if number == stop else -number), said
     for process in (start("broken"), undisturbed):
         said, _ = process.communicate(timeout=120)
         assert process.returncode == 0, said

@@ -26,6 +26,7 @@ from nap.lab.training.settings import Continual
 from nap.methods import Method
 
 Row = dict[str, Any]
+_START, _EPOCH, _CHANGE = range(3)  # what random numbers are for: none is used twice
 WORTH_COMPILING = 200_000  # steps after which half a minute of torch.compile is earned back
 
 
@@ -108,7 +109,7 @@ class ContinualRun:
             self._show(task)
             self._change_task_(task)
         for seed, generator in zip(self.seeds, self.learner.generators, strict=True):
-            generator.manual_seed(_number(seed, task, epoch))
+            generator.manual_seed(_number(_EPOCH, seed, task, epoch))
         size = self.settings.batch_size
         index = batches(self.seeds, task, epoch, count=len(self.data), batch_size=size)
         tally = self.learner.learn_epoch(index, steps_before=self.done * self.learner.steps_per_epoch)
@@ -137,7 +138,7 @@ class ContinualRun:
             self._show(self.task)
 
     def _initial(self, skeleton: nn.Module, task: int, device: torch.device) -> dict[str, Tensor]:
-        seeds = [_number(seed, task if self.arm.fresh else 1) for seed in self.seeds]
+        seeds = [_number(_START, seed, task if self.arm.fresh else 1) for seed in self.seeds]
         return initial_values(skeleton, self.make, seeds, device)
 
     def _show(self, task: int) -> None:
@@ -152,7 +153,7 @@ class ContinualRun:
         self._tallies = []
         if task > 1:
             for seed, generator in zip(self.seeds, learner.generators, strict=True):
-                generator.manual_seed(_number(seed, task))
+                generator.manual_seed(_number(_CHANGE, seed, task))
             learner.method.at_task_change_(learner.training)
             if self.projector is not None:
                 self.projector.project_(learner.parameters)

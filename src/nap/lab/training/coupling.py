@@ -67,6 +67,8 @@ class Coupling(Method):
         twins = [parameters[name].detach()[self.seeds :] for name in self.radii]
         project_tensors_(twins, [radius[self.seeds :] for radius in self.radii.values()])
 
+    project_weights_ = project_
+
     def multipliers(self, parameters: Stacked) -> Tensor:
         """‖ρ‖/‖W‖ over all coupled weights of each free network: what "global" multiplies the rate by."""
         return self._together(parameters)

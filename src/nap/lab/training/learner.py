@@ -46,6 +46,9 @@ class Projects(Protocol):
     def project_(self, parameters: Stacked) -> None:
         """What is to be done after each step."""
 
+    def project_weights_(self, parameters: Stacked) -> None:
+        """The part of it that puts weights back onto their spheres."""
+
 
 class Learner:
     """Stacked networks with their optimizer, method and projection, and the data they learn from.
@@ -131,10 +134,14 @@ class Learner:
         self._sums.zero_()
         for step in range(self._steps):
             self._step()
+            if not self.recipe.graph and self._broken.item():
+                break
             if self.method.host_side:
                 self.method.after_step_(self.training, self.inputs(self._index[:, step]))
         if self._broken.item():
             self._refuse(steps_before)
+        if self.method.host_side and self.projector is not None:
+            self.projector.project_weights_(self.parameters)  # it may have moved them in the last step
         means = (self._sums / self._steps).double().cpu()
         return Tally(*means)
 
@@ -166,6 +173,8 @@ class Learner:
             for key, value in self.optimizer.state[parameter].items():
                 value.copy_(state["optimizer"][name][key])
         self.method.load_state_dict(state["method"])
+        self._broken.zero_()
+        self._bad_at.fill_(-1)
 
     def _update(self) -> None:
         index = self._index.index_select(1, self._position).squeeze(1)
@@ -180,6 +189,8 @@ class Learner:
             self._sums += sums
             self._bad_at.copy_(torch.where(bad & (self._bad_at < 0), self._position, self._bad_at))
             self._broken.copy_(torch.maximum(self._broken, bad.any().to(self._broken.dtype)))
+        if not self.recipe.graph and self._broken.item():
+            return  # in a graph the optimizer skips the update, here all that follows does not happen
         self.method.before_step_(self.training)
         self._move_(x)
         self._position.add_(1).remainder_(self._steps)  # the recording's trial steps stay inside, too
@@ -260,12 +271,13 @@ class Learner:
         losses, _ = self.losses(self.parameters, self.inputs(index), self.labels.gather(1, index))
         names, tensors = list(self.parameters), list(self.parameters.values())
         gradients = torch.autograd.grad(losses.sum(), tensors, allow_unused=True)
-        broken = [
-            n
-            for n, g in zip(names, gradients, strict=True)
-            if g is not None and not g[member].isfinite().all()
-        ]
-        where = f"the gradient of {broken[0]}" if losses[member].isfinite() and broken else "the loss"
+        sizes = {
+            name: g[member].abs().max().nan_to_num(torch.inf).item()
+            for name, g in zip(names, gradients, strict=True)
+            if g is not None
+        }
+        largest = max(sizes, key=lambda name: sizes[name])  # the first that is not finite, if one is
+        where = f"the gradient of {largest}" if losses[member].isfinite() else "the loss"
         raise NotFinite(
             f"{where} of member {member} is not finite at step {steps_before + step + 1}; the update was not "
             "made. Lower --learning-rate, or leave this arm out"

@@ -73,7 +73,7 @@ def norm_numbers(learner: Learner) -> Numbers:
     followed = [row.name for row in table.of(Role.SCALE_INVARIANT, Role.NORMALISED)]
     if followed:
         update = Update.NORMALISED if learner.recipe.optimizer == "Adam" else Update.RAW
-        rate = torch.tensor(learner.recipe.learning_rate)
+        rate = torch.tensor(learner.recipe.learning_rate, dtype=torch.float64)
         rates = [
             effective_lr(rate.to(norms), norms, update=update)
             for norms in (member_norms([learner.parameters[name]]) for name in followed)

@@ -35,11 +35,14 @@ class PopulationProjector:
         if affine == "decay":
             self._rule = partial(decay_scale_offset, decay=decay)
 
-    @torch.no_grad()
     def project_(self, parameters: Stacked) -> None:
-        """Every member back onto its radii, then what `project_affine_` does."""
-        project_tensors_([parameters[name] for name in self.radii], list(self.radii.values()))
+        """Weights onto their spheres, then scales and offsets by their rule."""
+        self.project_weights_(parameters)
         self.project_affine_(parameters)
+
+    def project_weights_(self, parameters: Stacked) -> None:
+        """Every member back onto its radii."""
+        project_tensors_([parameters[name] for name in self.radii], list(self.radii.values()))
 
     @torch.no_grad()
     def project_affine_(self, parameters: Stacked) -> None:
