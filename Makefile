@@ -11,8 +11,8 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c const
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.demo  ## one minute of plasticity loss, and its cure, on two CPU cores
-	$(BIN)/python examples/digits.py
+demo: $(VENV)/.demo  ## Figure 1 in two minutes on two CPU cores: plasticity loss, its cure, the claims' verdicts
+	$(BIN)/nap run fig1 --report
 
 test: lint types  ## everything that CI runs: lint, format, types, import arrows, tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
@@ -28,8 +28,8 @@ format: $(VENV)/.dev  ## ruff: mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean:  ## remove the virtual environment, caches and the demo's output
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo src/*.egg-info
+clean:  ## remove the virtual environment, caches and the results of runs
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist results src/*.egg-info
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

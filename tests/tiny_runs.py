@@ -31,14 +31,14 @@ TINY = Continual(
     tasks=2,
     epochs=2,
     batch_size=16,
-    learning_rate=2**-7,  # a number of float32, too
+    learning_rate=1e-2,
     probe=16,
     seeds=3,
     # strong methods, so that each leaves a mark within 12 updates
     l2=1e-2,
     regenerative=1e-2,
     redo_tau=0.3,
-    redo_every=5,  # never at the end of an epoch, where the next projection is yet to come
+    redo_every=5,  # never in the last step of an epoch, after which a run projects once more
     noise=0.3,
 )
 FIG1_ARMS = {arm.name: arm for arm in fig1.ARMS}

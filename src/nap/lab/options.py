@@ -18,7 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 EXAMPLES = """\
 examples:
-  nap run {name}                                  on this computer, in a minute or so
+  nap run {name}                                  on this computer, in a minute or two
   nap run {name} --scale small --device cuda      with enough seeds for confidence intervals
   nap run {name} --seeds 3 --out elsewhere        the same again continues where it stopped
   nap run {name} --scale paper --help             the settings and defaults of another scale"""
@@ -29,9 +29,11 @@ class How:
     """How to run: options that every experiment has, and that change no row."""
 
     scale: Literal["demo", "small", "paper"] = "demo"
-    """Settings to start from: a minute on a laptop, minutes on a GPU, or the paper's own."""
+    """Settings to start from: a minute or two on a laptop, minutes on a GPU, or the paper's own."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto takes CUDA where there is one."""
+    threads: int = 0
+    """CPU threads; 0 takes one at demo, whose networks are too small for more, else torch's own choice."""
     out: Path = Path("results")
     """Folder of results; each run has a folder of its own in it."""
     report: bool = False

@@ -20,7 +20,7 @@ examples:
 
 RUN_EXAMPLES = """\
 examples:
-  nap run fig1                                on this computer, in a minute or so
+  nap run fig1                                on this computer, in a minute or two
   nap run fig1 --help                         every setting of fig1, with its default
   nap run fig1 --scale small --device cuda    with enough seeds for confidence intervals
   nap run fig2 walk --seeds 3 --out elsewhere several experiments, settings that all of them have

@@ -48,7 +48,7 @@ PAPER = CaseStudy(
 )
 SMALL = replace(PAPER, images=1024, batch_size=32, tasks=40, epochs=20, learning_rate=1e-3)
 DIGITS = replace(SMALL, data="digits", images=512, network="mlp", width=64, depth=3)
-DEMO = replace(DIGITS, tasks=24, learning_rate=5e-4, seeds=3, arms=get_args(ArmName)[:-1])
+DEMO = replace(DIGITS, tasks=30, seeds=4, arms=get_args(ArmName)[:-1])
 
 EXPERIMENT = Experiment(
     name="fig1",

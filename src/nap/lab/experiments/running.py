@@ -33,6 +33,10 @@ def run(requests: Sequence[tuple[Experiment, Request]]) -> int:
     """Do what was asked; the exit code. All folders are opened, and so checked, before any work starts."""
     how = requests[0][1].how
     device = pick_device(how.device)
+    if how.threads < 0:
+        raise ValueError(f"--threads {how.threads}: it must be at least 0")
+    if how.threads or how.scale == "demo":
+        torch.set_num_threads(how.threads or 1)
     homes = {home(experiment, how): None for experiment, _ in requests}
     with contextlib.ExitStack() as held, stop_requests() as stop:
         tasks = open_tasks(requests, held)
@@ -76,7 +80,7 @@ def _announcement(experiment: Experiment, request: Request, device: torch.device
     )
     return (
         f"{experiment.name}, {experiment.title}: scale {request.how.scale}, {runs} run{'s' * (runs > 1)} "
-        f"of {request.config.seeds} seeds, data {experiment.needs[request.how.scale] or 'none'}, "
+        f"of {request.config.seeds} seeds, data {getattr(request.config, 'data', 'none')}, "
         f"on {where}, into {home(experiment, request.how)}"
     )
 
