@@ -34,7 +34,8 @@ class CaseStudy(OneNetwork, Projected):
 
 def runs(config: CaseStudy) -> list[Run]:
     """A run for each arm."""
-    return arm_runs("fig1", [arm for arm in ARMS if arm.name in config.arms], continual(config))
+    arms = [config.nap(arm) for arm in ARMS if arm.name in config.arms]
+    return arm_runs("fig1", arms, continual(config))
 
 
 PAPER = CaseStudy(

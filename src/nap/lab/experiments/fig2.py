@@ -86,9 +86,9 @@ class TwinRun:
         table = weight_groups(self.skeleton)
         coupled = [row.name for row in table.of(Role.SCALE_INVARIANT, Role.NORMALISED)]
         self.coupling = Coupling(coupled, initial, list(MODES.values()))
-        recipe = Recipe(
-            config.learning_rate, strategy=best_strategy(config.network, device), graph=device.type == "cuda"
-        )
+        size = sum(p.numel() for p in self.skeleton.parameters())
+        strategy = best_strategy(config.network, device, size, len(next(iter(initial.values()))))
+        recipe = Recipe(config.learning_rate, strategy=strategy, graph=device.type == "cuda")
         self.learner = Learner(
             self.skeleton,
             initial,
@@ -165,7 +165,15 @@ EXPERIMENT = Experiment(
     shows="A projected network follows its free twin if its learning rates shrink as the free weights grow.",
     scales={
         "demo": Twins(
-            data="digits", images=1024, network="mlp", width=128, depth=3, batch_size=64, epochs=30, seeds=3
+            data="digits",
+            images=1024,
+            network="mlp",
+            width=64,
+            depth=3,
+            batch_size=32,
+            epochs=40,
+            learning_rate=3e-3,
+            seeds=4,
         ),
         "small": Twins(images=4096, batch_size=64, epochs=20),
         "paper": Twins(images=0, epochs=100),

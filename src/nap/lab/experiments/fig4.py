@@ -49,7 +49,7 @@ def _run(config: Robustness, network: Network, stream: StreamKind, method: str, 
     settings = continual(config, network=network, stream=stream, width=HIDDEN[network] // config.narrow)
     arm = Arm(f"NaP + {method}" if nap else method, method=method)
     if nap:
-        arm = replace(arm, norm="layer", project="step")
+        arm = config.nap(replace(arm, norm="layer", project="step"))
     tags = {"experiment": "fig4", "network": network, "stream": stream, "method": method, "nap": nap}
     return arm_run(f"{network} {stream} {arm.name}", arm, settings, tags)
 
@@ -63,7 +63,7 @@ PAPER = Robustness(
 )
 SMALL = replace(PAPER, images=1024, batch_size=32, tasks=30, epochs=20)
 DIGITS = replace(SMALL, data="digits", networks=("mlp",), streams=("random labels",), narrow=4, depth=3)
-DEMO = replace(DIGITS, images=1024, batch_size=64, tasks=25, epochs=10, learning_rate=1e-3, seeds=3)
+DEMO = replace(DIGITS, images=512, narrow=8, tasks=12, epochs=15, learning_rate=1e-3, seeds=4)
 
 EXPERIMENT = Experiment(
     name="fig4",

@@ -9,6 +9,9 @@ from typing import Literal
 from nap.methods import L2, L2Init, Langevin, LeakyReLU, Method, ReDo, ShrinkAndPerturb
 from nap.methods.contract import check_range
 
+OutputRule = Literal["project", "free"]
+AffineRule = Literal["decay", "joint", "free"]
+
 
 @dataclass(frozen=True)
 class Strengths:
@@ -57,8 +60,8 @@ class Arm:
     name: str
     norm: Literal["none", "layer", "rms"] = "none"
     project: Literal["never", "task", "step"] = "never"
-    output: Literal["project", "free"] = "project"
-    affine: Literal["free", "joint", "decay"] = "decay"  # where projected; §3.3 for continual learning
+    output: OutputRule = "project"
+    affine: AffineRule = "decay"  # where projected; §3.3 for continual learning
     fresh: bool = False  # every task starts from a new initialisation
     method: str = "none"
     optimizer: Literal["Adam", "SGD"] = "Adam"

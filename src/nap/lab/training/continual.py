@@ -70,7 +70,8 @@ class ContinualRun:
             self.projector = PopulationProjector(
                 skeleton, initial, output=self.arm.output, affine=self.arm.affine, decay=settings.decay
             )
-        chosen = strategy or best_strategy(settings.network, device)
+        size = sum(p[0].numel() for p in initial.values())
+        chosen = strategy or best_strategy(settings.network, device, size, len(self.seeds))
         on_cuda = device.type == "cuda"
         steps = settings.tasks * settings.epochs * (len(images) // settings.batch_size)
         pays = on_cuda and chosen == "batched" and steps >= WORTH_COMPILING
@@ -197,9 +198,14 @@ def skeleton_of(
     return model
 
 
-def best_strategy(network: str, device: torch.device) -> Strategy:
-    """Batched products for an MLP; convolutions one member after the other (see benchmarks/population.py)."""
-    return "batched" if network == "mlp" else "loop"
+def best_strategy(network: str, device: torch.device, numbers: int, members: int) -> Strategy:
+    """Batched products or one member after the other, whichever is faster (benchmarks/population.py).
+
+    Convolutions go one by one. Batched products of an MLP win on a GPU, and on a CPU where a network
+    (of so many `numbers`) is small enough for the cost of calls to matter.
+    """
+    small = numbers <= 2**17 and members > 1
+    return "batched" if network == "mlp" and (device.type == "cuda" or small) else "loop"
 
 
 def _number(*key: int) -> int:

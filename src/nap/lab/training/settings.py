@@ -6,14 +6,14 @@ An experiment offers those that act in it, and no others. All of them together a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from nap.lab.models import cnn, mlp
-from nap.lab.training.arms import Strengths
+from nap.lab.training.arms import AffineRule, Arm, OutputRule, Strengths
 from nap.methods.contract import check_range as check
 
 StreamKind = Literal["random labels", "permuted labels", "permuted pixels"]
@@ -82,13 +82,21 @@ class OneNetwork(Tasks):
 
 @dataclass(frozen=True)
 class Projected:
-    """What NaP adds."""
+    """How the arms with NaP project."""
 
+    output: OutputRule = "project"
+    """NaP: the output layer too, which no norm follows; or leave it free"""
+    affine: AffineRule = "decay"
+    """NaP: scales and offsets are pulled back to (1, 0), as in §3.3; projected jointly; or left free"""
     decay: float = 1e-3
-    """NaP: pull of scales and offsets towards (1, 0) at each projection (§3.3); 0 leaves them free"""
+    """NaP: how far they are pulled back at each projection"""
 
     def __post_init__(self) -> None:
         check(self, "decay", self.decay, 0, 1)
+
+    def nap(self, arm: Arm) -> Arm:
+        """`arm` by these rules, if it projects at each step."""
+        return replace(arm, output=self.output, affine=self.affine) if arm.project == "step" else arm
 
 
 @dataclass(frozen=True)
