@@ -1,4 +1,4 @@
-"""One minute of plasticity loss, and its cure: `make demo`.
+"""One minute of plasticity loss, and its cure, in an ordinary training loop.
 
 A network learns random labels for 1024 handwritten digits; every 200 updates the labels are drawn anew.
 Three copies of one network meet the same labels and batches: as it is, with the norms of step 1, and with

@@ -43,6 +43,12 @@ def start(target: Callable[..., None], *args: Any) -> tuple[ForkServerProcess, C
     return process, events
 
 
+def send(process: ForkServerProcess, number: signal.Signals) -> None:
+    """Send it a signal."""
+    assert process.pid, "to signal process 0 would be to signal ourselves"
+    os.kill(process.pid, number)
+
+
 def finish(path: Path, total: int) -> None:
     """Carry the run to its end in a process that nobody disturbs."""
     process, events = start(sitting, path, total, 0.0)

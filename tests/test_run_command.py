@@ -73,7 +73,7 @@ def test_an_experiment_killed_again_and_again_ends_with_the_same_rows_and_parame
     draws = random.Random(0)
     undisturbed = start("unbroken")
     kill, stop = signal.SIGKILL, signal.SIGTERM
-    for number, tasks in ((kill, 7), (stop, 3), (kill, 2), (kill, 4), (stop, 3), (kill, 2)):  # a run has 6
+    for number, tasks in ((kill, 7), (stop, 3), (kill, 4), (stop, 3), (kill, 2)):  # a run has 6
         process = start("broken")
         wait_for_tasks(process, "broken", tasks)
         time.sleep(draws.uniform(0, 0.03))
@@ -114,7 +114,7 @@ def test_an_experiment_stopped_inside_its_runs_goes_on_in_the_middle(monkeypatch
 
 
 def test_numbers_gone_wild_end_their_run_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*FIG1, "--tasks", "1", "--depth", "12", "--learning-rate", "1000"]) == 1
+    assert main([*FIG1, "--tasks", "1", "--epochs", "1", "--depth", "12", "--learning-rate", "1000"]) == 1
     said = capsys.readouterr().out
     wild = "failed: NotFinite: the loss of member 0 is not finite at step 2"
     runs = below("results", "config.json")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
 import random
 import signal
 import time
@@ -18,7 +17,7 @@ import torch
 from nap.lab import rows
 from nap.lab.runs import NotFinite, checkpoint
 from nap.lab.runs.pace import Pace
-from sittings import finish, long_unit, sitting, sitting_killed_at, sitting_on_a_full_disk, start
+from sittings import finish, long_unit, send, sitting, sitting_killed_at, sitting_on_a_full_disk, start
 from small_work import Training, files, manifest, run, stop_at
 
 UNITS = 150
@@ -89,7 +88,7 @@ def test_a_signal_saves_stops_and_resumes_exactly(
     process, events = start(sitting, tmp_path, UNITS, 5.0)
     while events.recv() != ("unit", 5):
         pass
-    os.kill(process.pid or 0, number)
+    send(process, number)
     process.join(30)
     assert process.exitcode == 75
     saved = checkpoint.load(tmp_path / "checkpoint.pt")
@@ -116,9 +115,9 @@ def test_a_signal_after_the_last_look_at_the_clock_saves_too(
 def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
     process, events = start(long_unit, tmp_path)
     assert events.recv() == "deep in it"
-    os.kill(process.pid or 0, signal.SIGINT)
+    send(process, signal.SIGINT)
     assert events.recv() == "SIGINT"
-    os.kill(process.pid or 0, signal.SIGINT)
+    send(process, signal.SIGINT)
     process.join(30)
     assert process.exitcode == 130
     assert manifest(tmp_path)["exit"].startswith("failed: KeyboardInterrupt")
