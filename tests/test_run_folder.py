@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,3 +184,9 @@ def test_the_commit_is_that_of_the_checkout_that_tracks_the_code(tmp_path: Path)
     (package / "__init__.py").write_text("changed = True")
     assert provenance.source_of(package) == Source(clean.commit, dirty=True)
     assert str(provenance.source_of(package)) == f"{clean.commit}+changes"
+
+
+@pytest.mark.parametrize("program", ["bin/nap", "site-packages/nap/__main__.py"])
+def test_the_manifest_notes_the_command_by_its_name(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [program, "run", "walk", "--out", "my results"])
+    assert provenance.command() == ["nap", "run", "walk", "--out", "my results"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,8 @@ def problems_html(group: Group) -> Html | None:
 def run_again(group: Group) -> list[str]:
     """The commands that made the runs as far as the manifests have them, else the one for their scale."""
     noted = [run.manifest.get("command") for run in group.runs]
-    commands = list(dict.fromkeys(" ".join(c) if isinstance(c, list) else str(c) for c in noted if c))
+    words = [shlex.join(map(str, c)) if isinstance(c, list) else str(c) for c in noted if c]
+    commands = list(dict.fromkeys(words))
     scale = f" --scale {group.scale}" if group.scale else ""
     return commands or [f"nap run {group.experiment}{scale}"]
 

@@ -66,6 +66,7 @@ class Manifest:
         }
         self.content = {
             **about,
+            "command": provenance.command(),
             "versions": provenance.versions(),
             "commit": provenance.source().commit,
             "dirty": provenance.source().dirty,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import platform
 import subprocess
+import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -40,6 +41,13 @@ def source_of(package: Path) -> Source:
     if commit is None or not _git(package, "ls-files", "--", "__init__.py"):
         return Source("unknown")
     return Source(commit, dirty=bool(_git(package, "status", "--porcelain", "--", ".")))
+
+
+def command() -> list[str]:
+    """The words that started this process, with the program by its name."""
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return [name, *sys.argv[1:]]
 
 
 def versions() -> dict[str, str]:
