@@ -47,9 +47,9 @@ PAPER = CaseStudy(
     epochs=20,  # not stated
     learning_rate=1e-4,  # as in §5.1; not stated for this figure
 )
-SMALL = replace(PAPER, images=1024, batch_size=32, tasks=40, epochs=20, learning_rate=1e-3)
+SMALL = replace(PAPER, images=1024, batch_size=32, tasks=40, epochs=20, learning_rate=3e-4)
 DIGITS = replace(SMALL, data="digits", images=512, network="mlp", width=64, depth=3)
-DEMO = replace(DIGITS, tasks=30, seeds=4, arms=get_args(ArmName)[:-1])
+DEMO = replace(DIGITS, tasks=30, learning_rate=1e-3, seeds=4, arms=get_args(ArmName)[:-1])
 
 EXPERIMENT = Experiment(
     name="fig1",

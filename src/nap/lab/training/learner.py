@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from nap.lab.data.streams import reorder
 from nap.lab.runs.work import NotFinite
 from nap.lab.training.graph import captured
+from nap.lab.training.guard import Guard, culprit
 from nap.lab.training.population import Stacked, Strategy, forward
 from nap.lab.training.projection import PopulationProjector
 from nap.methods import Method, Training
@@ -107,9 +108,8 @@ class Learner:
         self._index = torch.zeros(index, dtype=torch.int64, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._sums = torch.zeros(3, self.members, dtype=images.dtype, device=device)
-        self._bad_at = torch.full((self.members,), -1, dtype=torch.int64, device=device)
-        self._broken = torch.zeros((), device=device)
-        self.optimizer.found_inf = self._broken  # type: ignore[attr-defined]  # fused optimizers then skip
+        self._guard = Guard(self.members, device)
+        self.optimizer.found_inf = self._guard.broken  # type: ignore[attr-defined]
         self._move_: Callable[[Tensor], None] = self._step_and_project_
         self._norms: Callable[[Sequence[Tensor]], Tensor] = member_norms
         self._step = self._prepared_step()
@@ -134,11 +134,11 @@ class Learner:
         self._sums.zero_()
         for step in range(self._steps):
             self._step()
-            if not self.recipe.graph and self._broken.item():
+            if not self.recipe.graph and self._guard.broken.item():
                 break
             if self.method.host_side:
                 self.method.after_step_(self.training, self.inputs(self._index[:, step]))
-        if self._broken.item():
+        if self._guard.broken.item():
             self._refuse(steps_before)
         if self.method.host_side and self.projector is not None:
             self.projector.project_weights_(self.parameters)  # it may have moved them in the last step
@@ -173,8 +173,7 @@ class Learner:
             for key, value in self.optimizer.state[parameter].items():
                 value.copy_(state["optimizer"][name][key])
         self.method.load_state_dict(state["method"])
-        self._broken.zero_()
-        self._bad_at.fill_(-1)
+        self._guard.reset_()
 
     def _update(self) -> None:
         index = self._index.index_select(1, self._position).squeeze(1)
@@ -185,11 +184,11 @@ class Learner:
         (losses + penalty).sum().backward()
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
         with torch.no_grad():
-            sums, bad = self._watched(losses, logits, y, gradients)
-            self._sums += sums
-            self._bad_at.copy_(torch.where(bad & (self._bad_at < 0), self._position, self._bad_at))
-            self._broken.copy_(torch.maximum(self._broken, bad.any().to(self._broken.dtype)))
-        if not self.recipe.graph and self._broken.item():
+            norms = self._norms(gradients)
+            right = (logits.argmax(2) == y).to(losses.dtype).mean(1)
+            self._sums += torch.stack([right, losses, norms])
+            self._guard.note_(losses, norms, self._position)
+        if not self.recipe.graph and self._guard.broken.item():
             return  # in a graph the optimizer skips the update, here all that follows does not happen
         self.method.before_step_(self.training)
         self._move_(x)
@@ -217,7 +216,7 @@ class Learner:
         if projector is not None and not isinstance(projector, PopulationProjector):
             return
         radii = {} if projector is None else projector.radii
-        step_on_spheres = kernels.AdamOnSpheres(self.optimizer, self.parameters, radii, self._broken)
+        step_on_spheres = kernels.AdamOnSpheres(self.optimizer, self.parameters, radii, self._guard.broken)
 
         def move_(x: Tensor) -> None:
             step_on_spheres()
@@ -225,14 +224,6 @@ class Learner:
                 projector.project_affine_(self.parameters)
 
         self._move_ = move_
-
-    def _watched(
-        self, losses: Tensor, logits: Tensor, y: Tensor, gradients: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """What is tallied of a step, (3, K), and which members are not finite."""
-        norms = self._norms(gradients)
-        right = (logits.argmax(2) == y).to(losses.dtype).mean(1)
-        return torch.stack([right, losses, norms]), ~(losses.isfinite() & norms.isfinite())
 
     def _laid_out(self, initial: Stacked, images: Tensor) -> Stacked:
         """The parameters, in memory as their gradients arrive: transposed, for a batched product.
@@ -255,29 +246,21 @@ class Learner:
         """The step, captured where asked; everything is as it was before, but the optimizer has its state."""
         self._update()  # makes the optimizer's state
         self._use_kernels()
-        changing = [*self.parameters.values(), self._position, self._sums, self._bad_at, self._broken]
+        changing = [*self.parameters.values(), self._position, self._sums, *self._guard.tensors]
         step = captured(self._update, changing, self.generators) if self.recipe.graph else self._update
         self.start_over_(self.initial)
-        for tensor in (self._position, self._sums, self._broken):
-            tensor.zero_()
-        self._bad_at.fill_(-1)
+        self._position.zero_()
+        self._sums.zero_()
+        self._guard.reset_()
         return step
 
     def _refuse(self, steps_before: int) -> None:
-        bad_at = self._bad_at.tolist()
-        member = min((at, k) for k, at in enumerate(bad_at) if at >= 0)[1]
-        step = bad_at[member]
+        member, step = self._guard.first()
         index = self._index[:, step]
         losses, _ = self.losses(self.parameters, self.inputs(index), self.labels.gather(1, index))
-        names, tensors = list(self.parameters), list(self.parameters.values())
-        gradients = torch.autograd.grad(losses.sum(), tensors, allow_unused=True)
-        sizes = {
-            name: g[member].abs().max().nan_to_num(torch.inf).item()
-            for name, g in zip(names, gradients, strict=True)
-            if g is not None
-        }
-        largest = max(sizes, key=lambda name: sizes[name])  # the first that is not finite, if one is
-        where = f"the gradient of {largest}" if losses[member].isfinite() else "the loss"
+        gradients = torch.autograd.grad(losses.sum(), list(self.parameters.values()))
+        own = {name: g[member] for name, g in zip(self.parameters, gradients, strict=True)}
+        where = culprit(losses[member], own)
         raise NotFinite(
             f"{where} of member {member} is not finite at step {steps_before + step + 1}; the update was not "
             "made. Lower --learning-rate, or leave this arm out"

@@ -1,0 +1,49 @@
+"""The watch for losses and gradients that are not finite, kept on the device: no step waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+class Guard:
+    """Remembers at which step each member of a population first had a loss or gradient that is not finite.
+
+    `broken` is 0 until then and 1 ever after. It is what a fused optimizer calls `found_inf`: where it
+    is not 0, the optimizer skips its step, that of all members and of all later calls.
+    """
+
+    def __init__(self, members: int, device: torch.device):
+        self.broken = torch.zeros((), device=device)
+        self._bad_at = torch.full((members,), -1, dtype=torch.int64, device=device)
+        self.tensors = [self.broken, self._bad_at]
+
+    def note_(self, losses: Tensor, gradient_norms: Tensor, step: Tensor) -> None:
+        """See what a step gives, before its update."""
+        bad = ~(losses.isfinite() & gradient_norms.isfinite())
+        self._bad_at.copy_(torch.where(bad & (self._bad_at < 0), step, self._bad_at))
+        self.broken.copy_(torch.maximum(self.broken, bad.any().to(self.broken.dtype)))
+
+    def reset_(self) -> None:
+        """As if nothing had been seen."""
+        self.broken.zero_()
+        self._bad_at.fill_(-1)
+
+    def first(self) -> tuple[int, int]:
+        """The member that broke first, and its step."""
+        step, member = min((at, k) for k, at in enumerate(self._bad_at.tolist()) if at >= 0)
+        return member, step
+
+
+def culprit(loss: Tensor, gradients: Mapping[str, Tensor]) -> str:
+    """What of one member is not finite: the loss, or a gradient (the first such, else the largest).
+
+    >>> culprit(torch.tensor(2.0), {"a": torch.ones(3), "b": torch.tensor([1e30, 0.0])})
+    'the gradient of b'
+    """
+    if not loss.isfinite():
+        return "the loss"
+    sizes = {name: g.abs().max().nan_to_num(torch.inf).item() for name, g in gradients.items()}
+    return f"the gradient of {max(sizes, key=lambda name: sizes[name])}"
