@@ -64,7 +64,7 @@ class RowFile:
         if held < size:
             raise ValueError(
                 f"{self.path} holds {held:,} bytes but should hold {size:,}: rows were deleted from it; "
-                f"put the file back, or start the run over with --force"
+                f"put the file back, or delete the folder to start this run over"
             )
         if held > size:
             with self.path.open("r+b") as file:

@@ -83,7 +83,7 @@ def _run(config: Revival, norm: str, optimizer: Any) -> Run:
 
 PAPER = Revival(data="mnist", images=0, width=512, depth=2, tasks=20, epochs=10, learning_rate=1e-3)
 SMALL = replace(PAPER, data="cifar10", images=2048, tasks=20, epochs=20)
-DEMO = replace(SMALL, data="digits", images=1024, width=128, batch_size=64, tasks=10, epochs=15, seeds=3)
+DEMO = replace(SMALL, data="digits", images=1024, width=128, batch_size=64, tasks=10, epochs=15, seeds=5)
 
 EXPERIMENT = Experiment(
     name="revival",
