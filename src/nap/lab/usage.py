@@ -31,7 +31,7 @@ A run that stopped, or was killed, goes on when the same command is given again.
 exit codes:
   0   all runs finished
   1   a run failed; the others went on
-  2   bad usage or settings, found before any data is loaded
+  2   bad usage or settings, or data that is not there: nothing was started
   3   another process works in the same folder
   75  stopped by a signal after a checkpoint: run again to go on
 """
