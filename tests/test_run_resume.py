@@ -27,7 +27,7 @@ def test_a_torn_last_row_is_cut_off(tmp_path: Path) -> None:
 def test_rows_that_were_deleted_are_an_error(tmp_path: Path) -> None:
     stop_at(tmp_path, 5)
     (tmp_path / "rows.jsonl").write_text("")
-    with pytest.raises(ValueError, match=r"holds 0 bytes but should hold .* start the run over with --force"):
+    with pytest.raises(ValueError, match=r"holds 0 bytes but should hold .* delete the folder"):
         run(tmp_path)
 
 
