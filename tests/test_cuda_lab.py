@@ -144,6 +144,14 @@ def test_compiled_losses_train_alike() -> None:
     assert_same({n: p.detach() for n, p in one.items()}, {n: p.detach() for n, p in other.items()}, 1e-9)
 
 
+def test_networks_of_other_shapes_compile_in_the_same_process() -> None:
+    for channels, width in ((4, 6), 24), ((6, 8), 32), ((6, 8), 16):
+        settings = replace(TINY, network="cnn", channels=channels, width=width)
+        work = run(NAP, "cuda", settings, dtype=torch.float64, strategy="batched", compiled=True)
+        work.advance()
+        assert work.learner.recipe.compiled
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_stops_before_an_update_that_is_not_finite(dtype: torch.dtype) -> None:
     work = run(replace(NAP, affine="free"), "cuda", dtype=dtype)

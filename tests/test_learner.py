@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,15 @@ def test_accuracy_and_loss_are_of_the_network_before_each_update() -> None:
     torch.testing.assert_close(tally.loss, losses)
     assert torch.equal(tally.accuracy, (logits.argmax(2) == learner.labels).double().mean(1))
     assert (learner.learn_epoch(index).loss > 100 * tally.loss).all()  # and the update was made
+
+
+def test_networks_of_other_shapes_compile_in_the_same_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced here as for a GPU, where alone it is used; what makes machine code of it is left out."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    for channels in (4, 6), (6, 8):
+        work = continual(NAP, network="cnn", channels=channels, strategy="batched", compiled=True)
+        work.advance()
+        assert work.learner.recipe.compiled
 
 
 def test_methods_see_the_step_s_own_batch() -> None:

@@ -59,9 +59,9 @@ ARMS = FIG1_ARMS | {n: arm for n, arm in METHOD_ARMS.items() if arm.method != "n
 
 def continual(arm: Arm, *, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> ContinualRun:
     """A run of these seeds in float64; `changes` are of the tiny settings, or options of the run."""
-    dtype, strategy = changes.pop("dtype", torch.float64), changes.pop("strategy", None)
+    options = {key: changes.pop(key) for key in ("dtype", "strategy", "compiled") if key in changes}
     run = ArmRun(arm, replace(TINY, **changes))
-    return ContinualRun(run, DIGITS, CPU, seeds=seeds, dtype=dtype, strategy=strategy)
+    return ContinualRun(run, DIGITS, CPU, seeds=seeds, **{"dtype": torch.float64, **options})
 
 
 def finished(work: Work) -> list[Row]:

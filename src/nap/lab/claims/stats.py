@@ -32,8 +32,8 @@ def linearized(samples: Samples) -> Evidence:
 
 
 def rank(samples: Samples) -> Evidence:
-    """The rank of the penultimate features."""
-    with_nap, base = last_pair(samples, "feature_rank")
+    """The rank of the penultimate features; those of a network that died, all zero, count as one."""
+    with_nap, base = (np.maximum(one, 1) for one in last_pair(samples, "feature_rank"))
     return ratio("feature rank in the last tasks, with NaP against without", with_nap, base, GROWS)
 
 

@@ -150,7 +150,11 @@ def _source(part: Part) -> Html:
     if part.section.name != part.section.reads:
         return element("p", f"{' · '.join(words)} · the runs of {group.experiment}, above.", class_="quiet")
     commands = [element("code", command) for command in run_again(group)]
-    return element("p", " · ".join(words), " · run again: ", *commands, class_="quiet")
+    if len(commands) == 1:
+        return element("p", " · ".join(words), " · run again: ", *commands, class_="quiet")
+    words.append(f"made by {len(commands)} commands")
+    each = element("ul", *(element("li", command) for command in commands))
+    return element("details", element("summary", " · ".join(words)), each, class_="quiet")
 
 
 def _drawn(part: Part) -> list[Html]:
