@@ -18,6 +18,17 @@ MAY_IMPORT = {  # floor of the importing module → floors of nap that it may re
     "integrations": {"core", "integrations"},
     "lab": {"core", "methods", "integrations", "lab"},
 }
+ROOMS = {  # room of the lab → rooms that it may reach, besides itself
+    "rows": set(),
+    "scores": set(),
+    "data": set(),
+    "models": set(),
+    "runs": {"rows"},
+    "training": {"data", "models", "runs"},
+    "rainbow": {"models", "runs", "training"},
+    "claims": {"rows", "scores"},
+    "report": {"rows", "claims"},
+}
 LIBRARY_NEEDS = {"torch", "numpy", "nap", *sys.stdlib_module_names}
 
 
@@ -31,6 +42,12 @@ def floor(module: str) -> str:
         return "lab"  # the entry point, which nobody imports
     second = module.split(".")[1:2]
     return second[0] if second and second[0] in FLOORS else "core"
+
+
+def room_of(module: str) -> str:
+    """The part of the lab that a module belongs to, "" outside of it."""
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["nap", "lab"] and len(parts) > 2 else ""
 
 
 def imports(path: Path, source: str | None = None) -> Iterator[str]:
@@ -68,6 +85,9 @@ def broken_arrows(path: Path, source: str | None = None) -> list[str]:
             continue
         if floor(target) not in MAY_IMPORT[floor(here)]:
             found.append(f"{here} ({floor(here)}) imports {target} ({floor(target)})")
+        room, other = room_of(here), room_of(target)
+        if other and room in ROOMS and other != room and other not in ROOMS[room]:
+            found.append(f"{here} imports {target}: from {room} one reaches {sorted(ROOMS[room])} only")
         inside = here.startswith("nap.lab.experiments") or here == "nap.lab.cli"
         if target.startswith("nap.lab.experiments") and not inside:
             found.append(f"{here} imports {target}: experiments are for the command line alone")
@@ -94,6 +114,8 @@ def test_imports_follow_the_arrows(path: Path) -> None:
         ("lab/runs.py", "from nap.lab.experiments import fig1"),
         ("lab/report/page.py", "import torch"),
         ("lab/claims.py", "from nap.diagnostics import feature_rank"),
+        ("lab/data/images.py", "from nap.lab.training import learner"),
+        ("lab/training/learner.py", "from nap.lab.rainbow import replay"),
         ("weights.py", "import scipy.stats"),
         ("methods/redo.py", "from sklearn import datasets"),
     ],

@@ -23,6 +23,7 @@ from nap.lab.claims.effects import decide, every
 from nap.lab.claims.fig4 import METHODS
 from nap.lab.claims.samples import FEWEST_POINTS, UNFINISHED, Samples
 from nap.lab.rows import Row, RowFile, Rows
+from synthetic_rainbow_rows import WORLDS as RAINBOW_WORLDS
 
 SEEDS, TASKS = 5, 20
 Curve = Sequence[float] | np.ndarray  # a metric's values, in order of time
@@ -187,6 +188,7 @@ WORLDS: dict[str, World] = {
     "stats": fig4_world,
     "revival": revival_world,
     "walk": walk_world,
+    **RAINBOW_WORLDS,
 }
 
 
@@ -195,6 +197,9 @@ def two_seeds(row: Row) -> Row | None:
 
 
 def just_begun(row: Row) -> Row | None:
+    if "frames" in row:
+        frames: int = row.get("frames_in_game", row["frames"])
+        return row if frames < FEWEST_POINTS * 250_000 else None
     return row if row.get("task", 0) < FEWEST_POINTS and row.get("step", 0) in (0, 10, 100) else None
 
 

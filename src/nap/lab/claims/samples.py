@@ -86,7 +86,8 @@ class Samples:
             raise NotEnough(f"{name} stops at {along} {points[-1] if points else 0} of {end}")
         if len(points) < FEWEST_POINTS:
             raise NotEnough(
-                f"{name} has too few {along}s for a trend: {len(points)} of at least {FEWEST_POINTS}"
+                f"{name} has too few {along.removesuffix('s')}s for a trend: "
+                f"{len(points)} of at least {FEWEST_POINTS}"
             )
         if not np.isfinite(values).all():
             line, column = np.argwhere(~np.isfinite(values))[0]

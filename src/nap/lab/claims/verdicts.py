@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from nap.lab.claims import fig1, fig2, fig4, revival, stats, walk
+from nap.lab.claims import (
+    fig1,
+    fig2,
+    fig3,
+    fig4,
+    fig5_sequential,
+    fig5_suite,
+    fig6,
+    revival,
+    stats,
+    walk,
+)
 from nap.lab.claims.claim import Claim, Evidence
 from nap.lab.claims.samples import Samples
 from nap.lab.rows import Row, Rows
@@ -13,7 +24,11 @@ from nap.lab.rows import Row, Rows
 CLAIMS: tuple[Claim, ...] = (
     *fig1.CLAIMS,
     *fig2.CLAIMS,
+    *fig3.CLAIMS,
     *fig4.CLAIMS,
+    *fig5_sequential.CLAIMS,
+    *fig5_suite.CLAIMS,
+    *fig6.CLAIMS,
     *stats.CLAIMS,
     *revival.CLAIMS,
     *walk.CLAIMS,

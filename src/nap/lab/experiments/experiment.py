@@ -19,6 +19,10 @@ MODULES = {  # name on the command line → module that holds its EXPERIMENT
     "stats": "nap.lab.experiments.stats",
     "revival": "nap.lab.experiments.revival",
     "walk": "nap.lab.experiments.walk",
+    "fig3": "nap.lab.experiments.fig3",
+    "fig5-suite": "nap.lab.experiments.fig5_suite",
+    "fig5-sequential": "nap.lab.experiments.fig5_sequential",
+    "fig6": "nap.lab.experiments.fig6",
 }
 
 

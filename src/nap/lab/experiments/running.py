@@ -71,7 +71,10 @@ def pick_device(word: str) -> torch.device:
 
 
 def _announcement(experiment: Experiment, request: Request, device: torch.device) -> str:
-    runs = len(experiment.runs(request.config))
+    runs = experiment.runs(request.config)
+    count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
+    if not hasattr(runs[0].config, "seed"):  # where it has one, each seed is a run
+        count += f" of {request.config.seeds} seeds"
     threads = torch.get_num_threads()
     where = (
         f"cpu ({threads} thread{'s' * (threads > 1)})"
@@ -79,8 +82,8 @@ def _announcement(experiment: Experiment, request: Request, device: torch.device
         else torch.cuda.get_device_name()
     )
     return (
-        f"{experiment.name}, {experiment.title}: scale {request.how.scale}, {runs} run{'s' * (runs > 1)} "
-        f"of {request.config.seeds} seeds, data {getattr(request.config, 'data', 'none')}, "
+        f"{experiment.name}, {experiment.title}: scale {request.how.scale}, {count}, "
+        f"data {getattr(request.config, 'data', 'none')}, "
         f"on {where}, into {home(experiment, request.how)}"
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from nap.lab.claims import Result, judge
-from nap.lab.report import fig1, fig2, fig4, revival, walk
+from nap.lab.report import fig1, fig2, fig4, rainbow, revival, walk
 from nap.lab.report.facts import Group
 from nap.lab.report.facts_html import facts_html, problems_html, run_again
 from nap.lab.report.figure_html import figure_html
@@ -49,6 +49,15 @@ SECTIONS = (
         "schedule, exactly with one for each layer.",
     ),
     Section(
+        "fig3",
+        "fig3",
+        "Figure 3 · Implicit and explicit learning-rate schedules in Rainbow",
+        rainbow.figures,
+        rainbow.missing,
+        "With fixed norms and a constant rate Rainbow learns less well than with LayerNorm, whose growing "
+        "norms are a schedule; a linear schedule makes up for it, and more.",
+    ),
+    Section(
         "fig4",
         "fig4",
         "Figure 4 · Robustness to non-stationarity",
@@ -65,6 +74,31 @@ SECTIONS = (
         fig4.missing_statistics,
         "What happens inside those networks: units that became linear, the rank of the features, and the "
         "norms of parameters and gradients.",
+    ),
+    Section(
+        "fig5-sequential",
+        "fig5-sequential",
+        "Figure 5, left · One agent for a sequence of games",
+        rainbow.sequence,
+        rainbow.missing_visits,
+        "On its second visit to each game an agent with NaP learns like a fresh one; without it, it hardly "
+        "learns.",
+    ),
+    Section(
+        "fig5-suite",
+        "fig5-suite",
+        "Figure 5, right · Four agents on many games",
+        rainbow.figures,
+        rainbow.missing,
+        "Over all games NaP with a linear schedule scores best.",
+    ),
+    Section(
+        "fig6",
+        "fig6",
+        "Figure 6 · Where the schedule ends",
+        rainbow.figures,
+        rainbow.missing_ends,
+        "The faster the learning rate falls, the better at first; a longer schedule ends higher.",
     ),
     Section(
         "revival",

@@ -1,0 +1,161 @@
+"""Frames per second of a Rainbow agent end to end, and of its parts: games, turn, update.
+
+    python benchmarks/rainbow.py --device cuda                     one agent, each variant in turn
+    python benchmarks/rainbow.py --device cuda --agents 4          four at once, a process each
+    python benchmarks/rainbow.py --lanes 8 --replay 20000          on this machine's CPU
+
+DQN Zoo's algorithm and replay ratio: one update on 32 transitions for 16 frames. "games" is the emulators
+alone with random actions; "turn" stores a step of all lanes and acts; "update" is one update. "limit" is the
+frames per second that each part would allow if it were alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nap.lab.rainbow.games import make
+from nap.lab.rainbow.run import AgentRun, RainbowRun
+from nap.lab.rainbow.settings import Agent
+from nap.lab.rainbow.variants import FOUR, Variant
+
+VARIANTS = {variant.name: variant for variant in FOUR}
+
+
+def seconds_of(work: Callable[[], object], device: torch.device, *, at_least: float = 1.0) -> float:
+    """Seconds of one call, mean over as many as fit."""
+    work()
+    calls, began = 0, _now(device)
+    while True:
+        for _ in range(5):
+            work()
+        calls += 5
+        if (passed := _now(device) - began) >= at_least:
+            return passed / calls
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def built(variant: Variant, options: argparse.Namespace, seed: int = 0) -> RainbowRun:
+    settings = Agent(lanes=options.lanes, replay=options.replay, learn_start=min(20_000, options.replay // 4))
+    intervals = 200_000_000 // (160 * options.lanes)  # 40 steps of all lanes each
+    what = AgentRun(variant, settings, (options.game,), frames=200_000_000, intervals=intervals, seed=seed)
+    return RainbowRun(what, torch.device(options.device), threads=options.threads)
+
+
+def end_to_end(variant: Variant, options: argparse.Namespace, seed: int = 0) -> float:
+    """Frames per second once learning is under way."""
+    run = built(variant, options, seed)
+    while run.stored < run.what.settings.learn_start + 4 * run.steps * options.lanes:
+        run.advance()
+    device, frames = run.device, run.steps * options.lanes * run.games.frames_per_step
+    done, began = 0, _now(device)
+    while (passed := _now(device) - began) < options.seconds:
+        run.advance()
+        done += frames
+    return done / passed
+
+
+def parts(variant: Variant, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Milliseconds of each part, and the frames per second that it allows."""
+    run = built(variant, options)
+    while run.stored < run.what.settings.learn_start:
+        run.advance()
+    learner, lanes, per_step = run.learner, options.lanes, run.games.frames_per_step
+    games = make(options.game, lanes, threads=options.threads)
+    games.reset(0)
+    actions = np.random.default_rng(0).integers(games.actions, size=(64, lanes))
+
+    def play() -> None:
+        games.send(actions[np.random.randint(64)])
+        games.recv()
+
+    def turn() -> None:
+        learner.turn().cpu()
+
+    timed = {
+        "games": (seconds_of(play, torch.device("cpu")), lanes * per_step),
+        "turn": (seconds_of(turn, run.device), lanes * per_step),
+        "update": (seconds_of(lambda: learner.update(1e-5, 0.5), run.device), 4 * per_step),
+    }
+    return {name: {"ms": 1e3 * each, "limit": frames / each} for name, (each, frames) in timed.items()}
+
+
+def _agent(queue: multiprocessing.Queue, variant: Variant, options: argparse.Namespace, seed: int) -> None:
+    _settings()
+    queue.put(end_to_end(variant, options, seed))
+
+
+def _settings() -> None:
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--game", default="pong")
+    parser.add_argument("--lanes", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--replay", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--agents", type=int, default=1)
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    options = parser.parse_args()
+    _settings()
+    name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    print(
+        f"{name}, torch {torch.__version__}, {options.game}, {options.lanes} lanes, {options.agents} agents"
+    )
+    rows = []
+    for variant in (VARIANTS[name] for name in options.variants):
+        if options.agents == 1:
+            row = {
+                "variant": variant.name,
+                "frames/s": end_to_end(variant, options),
+                **parts(variant, options),
+            }
+            pieces = ", ".join(
+                f"{part} {row[part]['ms']:.2f} ms (limit {row[part]['limit']:,.0f})"
+                for part in ("games", "turn", "update")
+            )
+        else:
+            row = {"variant": variant.name, "agents": options.agents, "frames/s": _together(variant, options)}
+            pieces = f"{options.agents} agents together"
+        rows.append(row)
+        print(f"{variant.name:<15} {row['frames/s']:>9,.0f} frames/s   {pieces}", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+def _together(variant: Variant, options: argparse.Namespace) -> float:
+    """Frames per second of several agents at once, each in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    agents = [
+        context.Process(target=_agent, args=(queue, variant, options, seed)) for seed in range(options.agents)
+    ]
+    for agent in agents:
+        agent.start()
+    rates = [queue.get() for _ in agents]
+    for agent in agents:
+        agent.join()
+    return sum(rates)
+
+
+if __name__ == "__main__":
+    main()

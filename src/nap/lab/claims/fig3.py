@@ -1,0 +1,235 @@
+"""Figure 3: the schedule that growing parameters imply for Rainbow, none at all, and an explicit one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region, Verdict
+from nap.lab.claims.effects import (
+    CONSTANT,
+    FALLS,
+    GROWS_RAPIDLY,
+    LEARNT,
+    RAPID,
+    TENTH,
+    decide,
+    ratio,
+)
+from nap.lab.claims.fig5_suite import (
+    BETTER,
+    FINAL,
+    FIRST,
+    LAYER_NORM,
+    NAP,
+    SCHEDULED,
+    WORSE,
+    Scores,
+    Window,
+    ahead,
+    arms,
+    games_of,
+    lead,
+    learnt,
+    scores,
+)
+from nap.lab.claims.samples import Samples, together
+from nap.lab.rows import Rows
+from nap.lab.scores.aggregate import iqm
+
+CAPTION, TEXT, APPENDIX = "Figure 3, caption", "Section 4.2", "Appendix C.1"
+SEVERAL = 2  # games: fewer are not several
+BEFORE_END, AFTER_END = (0.35, 0.45), (0.55, 0.65)  # the schedule ends halfway through training
+
+
+def factors(samples: Samples, metric: str, *names: str) -> np.ndarray:
+    """By which factor a metric changes over training, geometric mean over games: (seeds, arms)."""
+    games = games_of(samples)
+    # A network is not measured before its first update, so a run's first rows may be without the metric.
+    of_game = {
+        game: Samples(Rows(row for row in rows if row.get(metric) is not None))
+        for game, rows in games.items()
+    }
+    runs = [
+        of_game[game].series(metric, along="frames", arm=arm, game=game) for arm in names for game in games
+    ]
+    ends = np.array([(run.first(), run.last()) for run in together(*runs)])
+    if (ends <= 0).any():
+        raise NotEnough(f"the {metric.replace('_', ' ')} is zero in some runs, so it has no factor")
+    logs = np.log(ends[:, 1] / ends[:, 0]).reshape(len(names), len(games), -1)
+    return np.exp(logs.mean(1)).T
+
+
+def growth(samples: Samples, metric: str, arm: str, needs: Region) -> Evidence:
+    """By which factor a metric changes from the first tenth of training to the last, in a typical game."""
+    found = factors(samples, metric, arm)[:, 0]
+    what = f"{metric.replace('_', ' ')}, end of training against start, {arm}"
+    return ratio(what, found, np.ones_like(found), needs)
+
+
+def below_implicit(samples: Samples) -> Evidence:
+    """How far the explicit schedule takes the effective rate down, against how far growing parameters do."""
+    explicit, implicit = factors(samples, "effective_rate", SCHEDULED, LAYER_NORM).T
+    what = "effective rate, end of training against start, NaP + schedule against LayerNorm"
+    return ratio(what, explicit, implicit, Region(high=1))
+
+
+def closes_gap(samples: Samples) -> Evidence:
+    """NaP with the schedule against LayerNorm: not worse by a tenth of what LayerNorm scores."""
+    found = scores(samples, arms(SCHEDULED, LAYER_NORM))
+    levels = found.at(FINAL)
+    needs = Region(low=-TENTH * learnt(float(iqm(levels[:, 1])), LAYER_NORM))
+    what = "IQM over games at the end of training, NaP + schedule less LayerNorm"
+    return lead(what, levels, needs, found.unit)
+
+
+def per_game(found: Scores, decided: Callable[[int], Evidence | None]) -> dict[str, Evidence]:
+    """Evidence of each game by its name, without those that cannot show it."""
+    cases = ((game, decided(i)) for i, game in enumerate(found.games))
+    return {game: case for game, case in cases if case is not None}
+
+
+def at_least(least: int, cases: Mapping[str, Evidence]) -> Evidence:
+    """One verdict on a claim about some games: holds if so many do, fails if no longer so many can.
+
+    The numbers are those of the last game that is needed, in order of how well they do.
+    """
+    if len(cases) < least:
+        games = f"{least} game{'s' * (least > 1)}"
+        raise NotEnough(f"too few games are learnt well enough to show it: {len(cases)} of at least {games}")
+    rank = [Verdict.HOLDS, Verdict.UNCLEAR, Verdict.FAILS]
+
+    def place(name: str) -> tuple[int, float]:
+        case = cases[name]
+        assert case.effect is not None
+        assert case.needs is not None
+        slack = min(case.effect - case.needs.low, case.needs.high - case.effect)
+        return rank.index(case.verdict), -slack
+
+    name = sorted(cases, key=place)[least - 1]
+    held = sum(case.verdict is Verdict.HOLDS for case in cases.values())
+    what = f"{cases[name].what}: holds in {held} of {len(cases)} games, {least} needed; here “{name}”"
+    return replace(cases[name], what=what, parts=dict(cases))
+
+
+def stalls(samples: Samples) -> Evidence:
+    """Games in which NaP at a constant rate gains less than a tenth of what LayerNorm gains there."""
+    found = scores(samples, arms(NAP, LAYER_NORM))
+    ours, free = (found.at(FINAL) - found.at(FIRST)).swapaxes(0, 1)
+
+    def decided(game: int) -> Evidence | None:
+        reference = float(free[:, game].mean())
+        if reference < 100 * LEARNT:
+            return None
+        what = "gain over training, NaP without schedule"
+        return decide(what, ours[:, game], Region(high=TENTH * reference), unit=found.unit)
+
+    return at_least(1, per_game(found, decided))
+
+
+def outperforms(samples: Samples) -> Evidence:
+    """Games in which NaP with the schedule has half again as much as LayerNorm at the end of training."""
+    found = scores(samples, arms(SCHEDULED, LAYER_NORM))
+    ours, free = found.at(FINAL).swapaxes(0, 1)
+
+    def decided(game: int) -> Evidence:
+        reference = max(float(free[:, game].mean()), 100 * LEARNT)
+        what = "score at the end of training, NaP + schedule less LayerNorm"
+        gap = ours[:, game] - free[:, game]
+        return decide(what, gap, Region(low=(RAPID - 1) * reference), unit=found.unit)
+
+    return at_least(SEVERAL, per_game(found, decided))
+
+
+def sharp(start: Window, end: Window) -> float:
+    """The share of the whole gain that must lie between two parts of training for a sharp rise there.
+
+    It is half again as much as on a straight line.
+    """
+    return RAPID * (sum(end) - sum(start)) / (sum(FINAL) - sum(FIRST))
+
+
+def gain(found: Scores, start: Window, end: Window) -> np.ndarray:
+    """What the first agent gains between two parts of training: (seeds, games)."""
+    return (found.at(end) - found.at(start))[:, 0]
+
+
+def late_jump(samples: Samples) -> Evidence:
+    """Games in which scores rise sharply where the schedule ends: within a tenth of training of it."""
+    found = scores(samples, arms(SCHEDULED))
+    near, whole = gain(found, BEFORE_END, AFTER_END), gain(found, FIRST, FINAL)
+    share = sharp(BEFORE_END, AFTER_END)
+
+    def decided(game: int) -> Evidence | None:
+        if whole[:, game].mean() < 100 * LEARNT:
+            return None
+        what = f"gain around the end of the schedule, less {100 * share:.0f} % of the whole gain"
+        return decide(what, (near - share * whole)[:, game], BETTER, unit=found.unit)
+
+    return at_least(SEVERAL, per_game(found, decided))
+
+
+CLAIMS = (
+    Claim(
+        "fig3.layernorm-parameter-norm",
+        "With LayerNorm, the parameter norm of a Rainbow agent grows significantly.",
+        TEXT,
+        lambda s: growth(s, "parameter_norm", LAYER_NORM, GROWS_RAPIDLY),
+    ),
+    Claim(
+        "fig3.layernorm-effective-rate",
+        "So the effective learning rate falls, though none is scheduled.",
+        TEXT,
+        lambda s: growth(s, "effective_rate", LAYER_NORM, FALLS),
+    ),
+    Claim(
+        "fig3.nap-effective-rate",
+        "With NaP and no schedule, the effective learning rate stays.",
+        TEXT,
+        lambda s: growth(s, "effective_rate", NAP, CONSTANT),
+    ),
+    Claim(
+        "fig3.constant-rate-worse",
+        "That constant rate makes NaP worse than LayerNorm with free parameters.",
+        TEXT,
+        lambda s: ahead(s, NAP, LAYER_NORM, needs=WORSE),
+    ),
+    Claim(
+        "fig3.constant-rate-may-stall",
+        "Without a schedule, NaP may fail to improve at all: in one game or more, though LayerNorm does.",
+        CAPTION,
+        stalls,
+    ),
+    Claim(
+        "fig3.schedule-improves",
+        "A linear schedule makes NaP better than a constant rate does.",
+        TEXT,
+        lambda s: ahead(s, SCHEDULED, NAP, needs=BETTER),
+    ),
+    Claim(
+        "fig3.schedule-closes-gap",
+        "The schedule closes the gap: NaP with it is not worse than LayerNorm.",
+        TEXT,
+        closes_gap,
+    ),
+    Claim(
+        "fig3.schedule-outperforms",
+        "In several games, NaP with the schedule significantly outperforms LayerNorm's implicit schedule.",
+        CAPTION,
+        outperforms,
+    ),
+    Claim(
+        "fig3.schedule-late-jump",
+        "In several games, scores rise sharply near the end of the schedule.",
+        CAPTION,
+        late_jump,
+    ),
+    Claim(
+        "fig3.schedule-below-implicit",
+        "The schedule takes the effective rate further down than growing parameters do.",
+        APPENDIX,
+        below_implicit,
+    ),
+)

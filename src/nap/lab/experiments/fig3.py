@@ -1,0 +1,69 @@
+"""Figure 3: implicit against explicit learning-rate schedules in Rainbow (§4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from nap.lab.experiments.agents import EVERY_THIRD, Playing, single_runs
+from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.rainbow.variants import FOUR
+
+ArmName = Literal["Rainbow", "LayerNorm", "NaP", "NaP + schedule"]
+
+
+@dataclass(frozen=True)
+class Schedules(Playing):
+    """Settings of Figures 3 and 5 (right)."""
+
+    games: tuple[str, ...] = ("pong",)
+    """games, each with agents of its own: Atari ROM names, or catch, which is built in"""
+    arms: tuple[ArmName, ...] = get_args(ArmName)
+    """arms to train"""
+    end_at: float = 0.5
+    """fraction of training at which the explicit schedule reaches its end"""
+
+
+def runs_of(experiment: str, config: Schedules) -> list[Run]:
+    """A run for each game, arm and seed."""
+    variants = [replace(v, end_at=config.end_at) for v in FOUR if v.name in config.arms]
+    return single_runs(experiment, config, config.games, variants)
+
+
+def runs(config: Schedules) -> list[Run]:
+    """The runs of Figure 3."""
+    return runs_of("fig3", config)
+
+
+PAPER = Schedules(games=EVERY_THIRD)  # which games the figure shows is not said
+SMALL = replace(
+    PAPER, games=("boxing", "freeway", "pong"), frames=2_000_000, intervals=40, replay=400_000, seeds=3
+)
+DEMO = Schedules(
+    games=("catch", "pong"),
+    frames=4_000,
+    intervals=10,
+    smoke=2_400,
+    lanes=16,
+    replay=8_000,
+    learn_start=400,
+    steps_per_update=1,
+    target_every=100,
+    learning_rate=1e-3,
+    discount=0.95,
+    hidden=64,
+    atoms=21,
+    limit=4.0,
+    seeds=3,
+)
+
+EXPERIMENT = Experiment(
+    name="fig3",
+    title="implicit against explicit learning-rate schedules in Rainbow (Figure 3)",
+    shows="With fixed norms and a constant rate Rainbow learns worse than with LayerNorm alone; an explicit "
+    "linear schedule makes up for it, and more.",
+    scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
+    runs=runs,
+    needs={"demo": "", "small": "", "paper": ""},
+    folder="fig3",
+)

@@ -1,0 +1,108 @@
+"""Rainbow's network as in DQN Zoo: convolutions, then two noisy streams over a distribution of values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Generator, Tensor, nn
+
+Torso = Sequence[tuple[int, int, int]]  # channels, kernel, stride of each convolution
+DQN: Torso = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+TINY: Torso = ((16, 3, 1), (32, 3, 2))  # for frames that DQN's does not fit on
+SIGMA = 0.1  # DQN Zoo's; the Rainbow paper has 0.5
+
+
+class NoisyLinear(nn.Module):
+    """μ(x) + σ(x ⊙ ε_in) ⊙ ε_out, two affine maps and a factorised noise (ε_in, ε_out) from outside.
+
+    In this form each row of a batch can have a noise of its own at no cost: N games that act at once
+    explore as N agents would.
+    """
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__()
+        self.mu, self.sigma = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs)  # U(±1/√fan-in)
+        for parameter in self.sigma.parameters():
+            nn.init.constant_(parameter, SIGMA / math.sqrt(inputs))
+
+    @property
+    def noise_size(self) -> int:
+        return self.mu.in_features + self.mu.out_features
+
+    def forward(self, x: Tensor, noise: Tensor) -> Tensor:
+        into, out = noise.split((self.mu.in_features, self.mu.out_features), -1)
+        return self.mu(x) + self.sigma(x * into) * out
+
+
+class RainbowNet(nn.Module):
+    """Stacked frames (B, stack, H, W), 0 to 255, and noise (B or 1, n) → logits (B, actions, atoms).
+
+    >>> net = RainbowNet(18)
+    >>> sum(p.numel() for p in net.parameters())
+    7496754
+    >>> net(torch.zeros(2, 4, 84, 84), net.noise(1)).shape
+    torch.Size([2, 18, 51])
+    """
+
+    def __init__(
+        self,
+        actions: int,
+        shape: tuple[int, int] = (84, 84),
+        *,
+        stack: int = 4,
+        torso: Torso | None = None,
+        hidden: int = 512,
+        atoms: int = 51,
+    ):
+        super().__init__()
+        layers: list[nn.Module] = []
+        channels, (height, width) = stack, shape
+        torso = torso or (DQN if min(shape) >= 36 else TINY)
+        for outputs, kernel, stride in torso:
+            layers += [nn.Conv2d(channels, outputs, kernel, stride), nn.ReLU()]
+            channels = outputs
+            height, width = ((size - kernel) // stride + 1 for size in (height, width))
+            if min(height, width) < 1:
+                raise ValueError(f"frames of {shape[0]}×{shape[1]} are too small for convolutions {torso}")
+        self.actions, self.atoms = actions, atoms
+        self.torso = nn.Sequential(*layers, nn.Flatten())
+        flat = channels * height * width
+        self.advantage, self.advantage_relu = NoisyLinear(flat, hidden), nn.ReLU()
+        self.advantage_head = NoisyLinear(hidden, actions * atoms)
+        self.value, self.value_relu = NoisyLinear(flat, hidden), nn.ReLU()
+        self.value_head = NoisyLinear(hidden, atoms)
+
+    @property
+    def noisy_layers(self) -> tuple[NoisyLinear, ...]:
+        return self.advantage, self.advantage_head, self.value, self.value_head
+
+    @property
+    def noise_size(self) -> int:
+        return sum(layer.noise_size for layer in self.noisy_layers)
+
+    def noise(self, draws: int, generator: Generator | None = None) -> Tensor:
+        """So many draws of all layers' noise, (draws, `noise_size`)."""
+        some = self.value.mu.weight
+        u = torch.rand(draws, self.noise_size, generator=generator, device=some.device, dtype=some.dtype)
+        return noise_of(u)
+
+    def forward(self, frames: Tensor, noise: Tensor) -> Tensor:
+        x = self.torso(frames / 255.0)
+        parts = noise.split([layer.noise_size for layer in self.noisy_layers], -1)
+        advantage = self.advantage_head(self.advantage_relu(self.advantage(x, parts[0])), parts[1])
+        value = self.value_head(self.value_relu(self.value(x, parts[2])), parts[3])
+        advantage = advantage.view(-1, self.actions, self.atoms)
+        return value.unsqueeze(1) + advantage - advantage.mean(1, keepdim=True)
+
+
+def noise_of(u: Tensor) -> Tensor:
+    """sign(ε)·√|ε| for ε normal and cut off at ±2, from numbers that are uniform on [0, 1).
+
+    >>> noise_of(torch.tensor([0.0, 0.5], dtype=torch.float64))
+    tensor([-1.4142,  0.0000], dtype=torch.float64)
+    """
+    inside = math.erf(math.sqrt(2))  # P(|ε| < 2)
+    normal = math.sqrt(2) * torch.erfinv((2 * u - 1) * inside)
+    return normal.sign() * normal.abs().sqrt()

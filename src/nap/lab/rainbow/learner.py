@@ -1,0 +1,193 @@
+"""One update of Rainbow, and one turn of acting: each a CUDA graph where there is CUDA."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from nap.lab.models.rainbow_net import RainbowNet
+from nap.lab.rainbow import c51
+from nap.lab.rainbow.replay import Outcome, Replay
+from nap.lab.rainbow.settings import Agent
+from nap.lab.rainbow.variants import Built
+from nap.lab.runs.work import NotFinite
+from nap.lab.training.graph import captured
+from nap.lab.training.guard import Guard
+
+PRIORITY_LIMIT = 100.0
+
+
+class Learner:
+    """A network that learns from a replay, its target network, and what both need on the device.
+
+    Nothing here waits for the device but `finish`, which reads what the updates came to.
+    """
+
+    def __init__(self, built: Built, replay: Replay, settings: Agent, *, graph: bool = False):
+        self.online: RainbowNet = built.net  # type: ignore[assignment]
+        self.target: RainbowNet = copy.deepcopy(self.online).requires_grad_(False)
+        self.projector, self.replay, self.settings = built.projector, replay, settings
+        device = replay.mass.device
+        some = next(self.online.parameters())
+        self.atoms = c51.support(settings.atoms, settings.limit, some)
+        self.rate = torch.tensor(settings.learning_rate, device=device)
+        self.correction = torch.tensor(settings.correction, dtype=torch.float64, device=device)
+        self.generator = Generator(device)
+        self.optimizer = torch.optim.Adam(
+            self.online.parameters(),
+            self.rate,
+            eps=settings.adam_eps,
+            fused=True,
+            capturable=device.type == "cuda",
+        )
+        self._guard = Guard(1, device)
+        self.optimizer.found_inf = self._guard.broken  # type: ignore[attr-defined]
+        self._position = torch.zeros(1, dtype=torch.int64, device=device)
+        self._sums = torch.zeros(2, device=device)
+        self.actions = torch.zeros(replay.lanes, dtype=torch.int64, device=device)
+        self.outcome = _empty_outcome(replay)
+        self.updates = 0
+        self._update, self._turn = self._prepared(graph)
+
+    def update(self, rate: float, correction: float) -> None:
+        """Learn from one batch."""
+        self.rate.fill_(rate)
+        self.correction.fill_(correction)
+        self._update()
+        self.updates += 1
+        if self.updates % self.settings.target_every == 0:
+            self.copy_to_target_()
+
+    def turn(self) -> Tensor:
+        """Store `outcome`, what the games did with `actions`; the actions that come next, (N,)."""
+        self._turn()
+        return self.actions
+
+    @torch.no_grad()
+    def act_(self) -> Tensor:
+        """The best actions for the newest states, by the mean of their returns; noise is what explores."""
+        noise = self.online.noise(self.replay.lanes, self.generator)
+        values = c51.expected(self.online(self.replay.newest(), noise), self.atoms)
+        return self.actions.copy_(values.argmax(-1))
+
+    @torch.no_grad()
+    def copy_to_target_(self) -> None:
+        """The target network becomes what the network is now."""
+        torch._foreach_copy_(list(self.target.parameters()), list(self.online.parameters()))
+
+    @torch.no_grad()
+    def reset_optimizer_(self) -> None:
+        """Adam as if it had made no update."""
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+
+    def finish(self) -> dict[str, float]:
+        """Means over the updates since the last call; raises where one of them was not finite."""
+        if self._guard.broken.item():
+            _, step = self._guard.first()
+            raise NotFinite(
+                f"the loss or a gradient is not finite at the update {step + 1} of this interval; the update "
+                "was not made. Lower --learning-rate, or leave this arm out"
+            )
+        made = max(1, int(self._position))
+        loss, gradient = (self._sums / made).tolist()
+        self._sums.zero_()
+        self._position.zero_()
+        return {"loss": loss, "gradient_norm": gradient}
+
+    def state_dict(self) -> dict[str, Any]:
+        named = dict(self.online.named_parameters())
+        return {
+            "online": {name: p.detach() for name, p in named.items()},
+            "target": {name: p.detach() for name, p in self.target.named_parameters()},
+            "optimizer": {name: dict(self.optimizer.state[p]) for name, p in named.items()},
+            "actions": self.actions,
+            "updates": self.updates,
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """In place: a captured graph goes on with these very tensors."""
+        for name, parameter in self.online.named_parameters():
+            parameter.copy_(state["online"][name])
+            for key, value in self.optimizer.state[parameter].items():
+                value.copy_(state["optimizer"][name][key])
+        for name, parameter in self.target.named_parameters():
+            parameter.copy_(state["target"][name])
+        self.actions.copy_(state["actions"])
+        self.updates = state["updates"]
+
+    def _learn(self) -> None:
+        settings, net = self.settings, self.online
+        batch = self.replay.sample(settings.batch_size, self.generator)
+        noise = net.noise(3, self.generator)
+        with torch.no_grad():
+            selecting = net(batch.next_states, noise[1:2])
+            evaluating = self.target(batch.next_states, noise[2:3])
+            targets = c51.double_q_targets(batch.rewards, batch.discounts, selecting, evaluating, self.atoms)
+            weights = importance_weights(batch.probabilities, self.correction)
+        losses = c51.losses(net(batch.states, noise[:1]), batch.actions, targets)
+        loss = (weights.to(losses.dtype) * losses).mean()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(net.parameters(), settings.clip, foreach=True)
+        with torch.no_grad():
+            self._guard.note_(loss.view(1), norm.view(1), self._position)
+            self._sums += torch.stack([loss.detach(), norm])
+            self._position += 1
+        self.optimizer.step()
+        if self.projector is not None:
+            self.projector.project_()
+        self.replay.update_(batch.slots, losses.detach().clamp(max=PRIORITY_LIMIT))
+
+    @torch.no_grad()
+    def _take_in(self) -> None:
+        self.replay.add_(self.actions, self.outcome)
+        self.act_()
+
+    def _prepared(self, graph: bool) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Update and turn, captured where asked; all is as before, but the optimizer has its state."""
+        for parameter in self.online.parameters():  # zeros: makes the state that a graph needs
+            parameter.grad = torch.zeros_like(parameter)
+        before = [p.detach().clone() for p in self.online.parameters()]
+        self.optimizer.step()
+        with torch.no_grad():
+            torch._foreach_copy_(list(self.online.parameters()), before)
+        self.reset_optimizer_()
+        if not graph:
+            return self._learn, self._take_in
+        moments = [value for state in self.optimizer.state.values() for value in state.values()]
+        own = [*self.online.parameters(), *moments, self._position, self._sums, *self._guard.tensors]
+        stored = [*self.replay.tensors.values()]
+        small = [
+            t for t in stored if t is not self.replay.frames
+        ]  # trial turns write frames that no slot has yet
+        self.replay.mass.fill_(1.0)  # something to draw
+        update = captured(self._learn, [*own, *small], [self.generator])
+        turn = captured(self._take_in, [*small, self.actions], [self.generator])
+        self.replay.clear_()
+        return update, turn
+
+
+def importance_weights(probabilities: Tensor, exponent: Tensor) -> Tensor:
+    """What makes up for unequal draws, (1/P)^exponent, the largest of the batch being 1.
+
+    The number of transitions, a factor in the usual formula, goes out with that.
+
+    >>> importance_weights(torch.tensor([0.1, 0.4], dtype=torch.float64), torch.tensor(0.5))
+    tensor([1.0000, 0.5000], dtype=torch.float64)
+    """
+    weights = probabilities**-exponent
+    return weights / weights.max()
+
+
+def _empty_outcome(replay: Replay) -> Outcome:
+    lanes, device = replay.lanes, replay.mass.device
+    rewards, discounts = torch.zeros(lanes, device=device), torch.zeros(lanes, device=device)
+    ended, first = (torch.zeros(lanes, dtype=torch.bool, device=device) for _ in range(2))
+    return Outcome(rewards, discounts, ended, first, torch.zeros_like(replay.frames[:, 0]))

@@ -1,0 +1,209 @@
+"""Prioritised n-step replay on the device: every frame is stored once, stacks are put together when sampled.
+
+N games that step together fill N lanes of one ring. Slot t of a lane holds frame t, the action taken
+there, what it earned, and whether the episode ended with it. A transition is a slot from which n steps
+are known, or fewer at the end of an episode; it can be sampled from then on, until its stack of frames
+begins to be overwritten. The frame after which an episode ended fills a slot, too, with no action of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+NEVER = -1.0  # the mass of a slot that cannot be sampled
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What N games did with N actions, each (N,) but for the frames."""
+
+    rewards: Tensor
+    discounts: Tensor  # 0 where a life or the game was lost
+    ended: Tensor  # bool: the episode ended; `frames` has its last frame
+    first: Tensor  # bool: the action was ignored, and `frames` has the first frame of a new episode
+    frames: Tensor  # uint8 (N, H, W)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Transitions, each with the probability it was drawn with."""
+
+    states: Tensor  # uint8 (B, stack, H, W)
+    actions: Tensor  # int64 (B,)
+    rewards: Tensor  # (B,): the discounted sum of up to n
+    discounts: Tensor  # (B,): what the value of the next state counts, 0 where a life or the game was lost
+    next_states: Tensor  # uint8 (B, stack, H, W)
+    slots: Tensor  # int64 (B,): where they lie, for `update_`
+    probabilities: Tensor  # float64 (B,)
+
+
+class Replay:
+    """A ring of `length` slots for each of `lanes` games.
+
+    Args:
+        exponent: of priorities: a transition is drawn in proportion to priority^exponent.
+        uniform: share of draws in which all are alike.
+    """
+
+    def __init__(
+        self,
+        lanes: int,
+        length: int,
+        shape: tuple[int, int],
+        *,
+        stack: int = 4,
+        steps: int = 3,
+        exponent: float = 0.5,
+        uniform: float = 1e-3,
+        device: torch.device | None = None,
+    ):
+        if length < 2 * (stack + steps):
+            raise ValueError(f"{length} slots a game are too few: at least {2 * (stack + steps)} are needed")
+        self.lanes, self.length, self.stack, self.steps = lanes, length, stack, steps
+        self.exponent, self.uniform = exponent, uniform
+
+        def per_slot(dtype: torch.dtype, *more: int) -> Tensor:
+            return torch.zeros(lanes, length, *more, dtype=dtype, device=device)
+
+        self.frames = per_slot(torch.uint8, *shape)
+        self.actions = per_slot(torch.uint8)
+        self.rewards, self.discounts = per_slot(torch.float32), per_slot(torch.float32)
+        self.first, self.ended, self.idle = (per_slot(torch.bool) for _ in range(3))
+        self.mass = per_slot(torch.float32).fill_(NEVER)
+        self.largest = torch.ones((), device=device)  # the largest priority seen
+        self.head = torch.zeros((), dtype=torch.int64, device=device)  # the slot of the newest frames
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All that changes."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    @property
+    def capacity(self) -> int:
+        return self.lanes * self.length
+
+    def clear_(self) -> None:
+        """Forget everything; `begin_` comes next."""
+        self.mass.fill_(NEVER)
+        self.largest.fill_(1.0)
+        self.head.zero_()
+
+    def begin_(self, frames: Tensor) -> None:
+        """The first frames (N, H, W) of all games. What was stored stays; its last episodes have no end."""
+        self.idle.index_fill_(1, self.head.view(1), True)
+        self.ended.index_fill_(1, self.head.view(1), False)
+        self._advance_(frames, torch.ones(self.lanes, dtype=torch.bool, device=frames.device))
+
+    def add_(self, actions: Tensor, outcome: Outcome) -> None:
+        """One step of all games: what was done at the newest frames, and what came of it."""
+        for store, value in (
+            (self.actions, actions),
+            (self.rewards, outcome.rewards),
+            (self.discounts, outcome.discounts),
+            (self.ended, outcome.ended),
+            (self.idle, outcome.first),
+        ):
+            store.index_copy_(1, self.head.view(1), value.unsqueeze(1).to(store.dtype))
+        self._make_ready_()
+        self._advance_(outcome.frames, outcome.first)
+
+    def _advance_(self, frames: Tensor, first: Tensor) -> None:
+        self.head.copy_((self.head + 1) % self.length)
+        here = self.head.view(1)
+        self.frames.index_copy_(1, here, frames.unsqueeze(1))
+        self.first.index_copy_(1, here, first.unsqueeze(1))
+        # The last slot whose stack reaches back to the frame just overwritten; those before it are gone.
+        self.mass.index_fill_(1, (here + self.stack - 1) % self.length, NEVER)
+
+    def _make_ready_(self) -> None:
+        """Transitions that became complete with the step just written get the largest priority seen."""
+        new = self.largest**self.exponent
+        open_ = torch.ones(self.lanes, dtype=torch.bool, device=self.mass.device)
+        ended_now = self._at(self.ended, 0)
+        for back in range(self.steps):
+            if back:
+                open_ &= ~self._at(self.ended, back)  # an end in between: those before it were ready then
+            ready = open_ & ~self._at(self.idle, back)
+            if back < self.steps - 1:
+                ready &= ended_now
+            open_ &= ~self._at(self.idle, back)
+            slot = (self.head - back).remainder(self.length).view(1)
+            old = self.mass.index_select(1, slot).squeeze(1)
+            self.mass.index_copy_(1, slot, torch.where(ready, new, old).unsqueeze(1))
+
+    def _at(self, store: Tensor, back: int) -> Tensor:
+        slot = (self.head - back).remainder(self.length)
+        return store.index_select(1, slot.view(1)).squeeze(1)
+
+    def count(self) -> int:
+        """How many transitions can be sampled; waits for the device."""
+        return int((self.mass >= 0).sum())
+
+    def newest(self) -> Tensor:
+        """The stacks of frames that the games show now, (N, stack, H, W)."""
+        lanes = torch.arange(self.lanes, device=self.mass.device)
+        return self._stacks(lanes, self.head.expand(self.lanes))
+
+    def sample(self, size: int, generator: Generator | None = None) -> Batch:
+        """Draw `size` transitions, with replacement."""
+        weights = self.weights()
+        sums = weights.cumsum(0)
+        u = torch.rand(size, generator=generator, dtype=torch.float64, device=sums.device)
+        slots = torch.searchsorted(sums, u * sums[-1], right=True).clamp_(max=len(sums) - 1)
+        return self._transitions(slots, weights[slots] / sums[-1])
+
+    def weights(self) -> Tensor:
+        """What each slot weighs in a draw, float64 (N·length,)."""
+        mass = self.mass.flatten().double()
+        ready, priority = (mass >= 0).double(), mass.clamp(min=0)
+        total = priority.sum().clamp(min=torch.finfo(torch.float64).tiny)  # all priorities may be zero
+        return (1 - self.uniform) / total * priority + self.uniform / ready.sum() * ready
+
+    def update_(self, slots: Tensor, priorities: Tensor) -> None:
+        """Priorities of sampled transitions, as they are now."""
+        self.mass.view(-1).index_copy_(0, slots, (priorities**self.exponent).to(self.mass.dtype))
+        self.largest.copy_(torch.maximum(self.largest, priorities.max()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.tensors)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, tensor in self.tensors.items():
+            tensor.copy_(state[name])
+
+    def _transitions(self, slots: Tensor, probabilities: Tensor) -> Batch:
+        lanes, start = slots // self.length, slots % self.length
+        at = start
+        rewards = torch.zeros_like(start, dtype=torch.float32)
+        discounts = torch.ones_like(rewards)
+        going = torch.ones_like(start, dtype=torch.bool)
+        for _ in range(self.steps):
+            rewards = rewards + going * discounts * self.rewards[lanes, at]
+            discounts = torch.where(going, discounts * self.discounts[lanes, at], discounts)
+            ended = self.ended[lanes, at]
+            at = torch.where(going, (at + 1) % self.length, at)
+            going = going & ~ended
+        return Batch(
+            states=self._stacks(lanes, start),
+            actions=self.actions[lanes, start].long(),
+            rewards=rewards,
+            discounts=discounts,
+            next_states=self._stacks(lanes, at),
+            slots=slots,
+            probabilities=probabilities,
+        )
+
+    def _stacks(self, lanes: Tensor, at: Tensor) -> Tensor:
+        """The last `stack` frames up to `at` (B,), oldest first; zeros before an episode's first."""
+        back = torch.arange(self.stack - 1, -1, -1, device=at.device)
+        index = (at.unsqueeze(1) - back).remainder(self.length)  # (B, stack)
+        rows = lanes.unsqueeze(1)
+        # A frame shows if no episode begins after it: look at `first` of all later frames of the stack.
+        begins = self.first[rows, index].flip(1).int()  # newest first
+        begun_later = begins.cumsum(1) - begins
+        shows = (begun_later == 0).flip(1)
+        return self.frames[rows, index] * shows[..., None, None]

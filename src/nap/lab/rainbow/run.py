@@ -1,0 +1,216 @@
+"""An agent that plays and learns, interval by interval; one game after another where there are several.
+
+Everything random is a function of (seed, interval), and all else is in the state, so a run that resumes
+goes on as if nothing had happened, as far as its games can be saved: those of Atari cannot, and begin
+new episodes then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from nap.lab.models.rainbow_net import RainbowNet
+from nap.lab.rainbow import measure
+from nap.lab.rainbow.games import Games, make
+from nap.lab.rainbow.learner import Learner
+from nap.lab.rainbow.playing import Scoreboard, deliver_
+from nap.lab.rainbow.replay import Replay
+from nap.lab.rainbow.settings import Agent
+from nap.lab.rainbow.variants import Variant
+from nap.methods.contract import check_range as check
+
+PROBE = 256  # states that units and rank are measured on
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is made new when the game changes, besides optimizer and schedule."""
+
+    new_replay: bool = True
+    """the replay is emptied"""
+    new_target: bool = True
+    """the target network becomes the network"""
+
+
+@dataclass(frozen=True)
+class AgentRun:
+    """All that determines the rows of one agent."""
+
+    variant: Variant
+    settings: Agent
+    games: tuple[str, ...]  # played one after the other
+    frames: int  # of each of them
+    intervals: int  # into which those are divided; a row each
+    seed: int
+    changes: Changes = Changes()
+    full_actions: bool = False  # all 18, whatever the game needs
+    tags: Mapping[str, Any] = field(default_factory=dict)  # more fields of each row
+
+    def __post_init__(self) -> None:
+        check(self, "frames", self.frames, 1)
+        check(self, "intervals", self.intervals, 1)
+
+
+class RainbowRun:
+    """The `Work` of one agent: `advance` is an interval of play."""
+
+    unit = "intervals"
+
+    def __init__(self, what: AgentRun, device: torch.device, *, graph: bool | None = None, threads: int = 0):
+        self.what, self.device, self.threads = what, device, threads
+        settings, self.variant = what.settings, what.variant
+        self.total, self.done = len(what.games) * what.intervals, 0
+        self.games = self._make(what.games[0])
+        shape, lanes = self.games.shape, settings.lanes
+        per_interval = what.frames / (what.intervals * lanes * self.games.frames_per_step)
+        self.steps = max(1, round(per_interval))  # of all lanes together, in an interval
+        steps_in_game = self.steps * what.intervals * lanes
+        self.updates_in_game = max(1, (steps_in_game - settings.learn_start) // settings.steps_per_update)
+        self.steps_per_unit = max(1, steps_in_game // (what.intervals * settings.steps_per_update))
+        self.replay = Replay(
+            lanes,
+            settings.replay // lanes,
+            shape,
+            stack=settings.stack,
+            steps=settings.n_steps,
+            exponent=settings.exponent,
+            device=device,
+        )
+
+        def net() -> RainbowNet:
+            return RainbowNet(
+                self.games.actions,
+                shape,
+                stack=settings.stack,
+                hidden=settings.hidden,
+                atoms=settings.atoms,
+            ).to(device)
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_number("start", what.seed))
+            example = torch.randint(0, 256, (2, settings.stack, *shape)).float().to(device)
+            built = self.variant.build(net, example)
+        graph = device.type == "cuda" if graph is None else graph
+        self.learner = Learner(built, self.replay, settings, graph=graph)
+        self.scores = Scoreboard.of(lanes)
+        self.stored = self.owed = 0
+
+    def advance(self) -> list[dict[str, Any]]:
+        visit, interval = divmod(self.done, self.what.intervals)
+        self.learner.generator.manual_seed(_number("play", self.what.seed, self.done))
+        if interval == 0:
+            self._enter(visit)
+        rate = self.variant.rate(self.what.settings.learning_rate, self.updates_in_game)
+        for step in range(self.steps):
+            self.games.send(self.learner.actions.cpu().numpy())
+            self._learn(rate, (interval * self.steps + step) / (self.what.intervals * self.steps))
+            outcome = self.games.recv()
+            self.scores.note(outcome)
+            deliver_(outcome, self.what.settings.discount, self.learner.outcome)
+            self.learner.turn()
+            self.stored += self.what.settings.lanes
+        rows = self._rows(visit, interval + 1)
+        self.done += 1
+        return rows
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "done": self.done,
+            "learner": self.learner.state_dict(),
+            "replay": self.replay.state_dict() if self.what.settings.save_replay else None,
+            "games": self.games.state_dict(),
+            "running": torch.from_numpy(self.scores.running.copy()),
+            "stored": self.stored,
+            "owed": self.owed,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.done, self.stored, self.owed = state["done"], state["stored"], state["owed"]
+        self.learner.load_state_dict(state["learner"])
+        visit, interval = divmod(self.done, self.what.intervals)
+        if visit == len(self.what.games):
+            return
+        if state["replay"] is not None:
+            self.replay.load_state_dict(state["replay"])
+        else:
+            self.replay.clear_()
+            self.stored = 0
+        if interval == 0:
+            return  # the next advance enters a game
+        if visit > 0:
+            self._play(self.what.games[visit])
+        self.games.load_state_dict(state["games"])
+        self.scores.running = state["running"].numpy().copy()
+        if not (self.games.saves_exactly and state["replay"] is not None):
+            self.scores = Scoreboard.of(self.what.settings.lanes)
+            self._begin()
+
+    def _make(self, game: str) -> Games:
+        what = self.what
+        return make(game, what.settings.lanes, full_actions=what.full_actions, threads=self.threads)
+
+    def _play(self, game: str) -> None:
+        self.games.close()
+        self.games = self._make(game)
+        if self.games.actions != self.learner.online.actions:
+            raise ValueError(
+                f"{game} has {self.games.actions} actions, and the agent {self.learner.online.actions}; "
+                "one agent for several games needs all 18 (full_actions)"
+            )
+
+    def _enter(self, visit: int) -> None:
+        """Begin the game of this visit; after the first, with what is new at a change of game."""
+        if visit > 0:
+            self._play(self.what.games[visit])
+            self.learner.reset_optimizer_()
+            self.learner.updates = 0
+            if self.what.changes.new_target:
+                self.learner.copy_to_target_()
+            if self.what.changes.new_replay:
+                self.replay.clear_()
+                self.stored = 0
+        self.owed = 0
+        self.scores = Scoreboard.of(self.what.settings.lanes)
+        self.games.reset(_number("game", self.what.seed, visit))
+        self._begin()
+
+    def _begin(self) -> None:
+        self.replay.begin_(torch.from_numpy(self.games.frames).to(self.device))
+        self.learner.act_()
+
+    def _learn(self, rate: Any, progress: float) -> None:
+        """The updates that the steps of all lanes bring."""
+        settings = self.what.settings
+        if self.stored < settings.learn_start:
+            return
+        self.owed += settings.lanes
+        correction = settings.correction + progress * (1 - settings.correction)
+        while self.owed >= settings.steps_per_update:
+            self.owed -= settings.steps_per_update
+            self.learner.update(rate(self.learner.updates), correction)
+
+    def _rows(self, visit: int, interval: int) -> list[dict[str, Any]]:
+        what = self.what
+        per_interval = self.steps * what.settings.lanes * self.games.frames_per_step
+        common = {"arm": self.variant.name, **what.tags, "game": what.games[visit], "seed": what.seed}
+        common |= {"frames": (visit * what.intervals + interval) * per_interval}
+        if len(what.games) > 1 or "cycle" in common:
+            cycle = what.games[:visit].count(what.games[visit]) + 1
+            place = {"visit": visit, "cycle": cycle, "frames_in_game": interval * per_interval}
+            common = place | common  # a fresh agent's visit is the one its tags say
+        row = common | self.scores.read() | self.learner.finish()
+        row["learning_rate"] = self.learner.rate.item()
+        if self.stored >= what.settings.learn_start:
+            row |= measure.numbers(self.learner, self.replay.sample(PROBE, self.learner.generator).states)
+        layers = [common | {"kind": "layer"} | layer for layer in measure.by_layer(self.learner)]
+        return [row, *layers]
+
+
+def _number(*key: object) -> int:
+    """A seed that is a function of its key alone."""
+    return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:7], "big")

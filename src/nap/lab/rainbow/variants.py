@@ -1,0 +1,76 @@
+"""Rainbow and what the paper makes of it: with norms, with NaP, with a learning-rate schedule.
+
+The library does the normalising and projecting; this file hands it the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import nn
+
+import nap
+from nap.lab.models.rainbow_net import RainbowNet
+from nap.schedules import linear_value, warmup_cosine_value
+
+LAST_RATE = 1e-6  # §4.2: where schedules end
+FIRST_RATE, WARM_UP = 1e-8, 1000  # Appendix B.2: the cosine's warm-up
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One arm of the Rainbow experiments."""
+
+    name: str
+    norm: bool = False
+    project: bool = False
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    end_at: float = 0.5  # fraction of training at which the line ends
+    affine: Literal["free", "joint", "decay"] = "free"  # scales and offsets, where weights are projected
+    output: Literal["project", "free"] = "project"
+    decay: float = 1e-3  # how far scales and offsets are pulled back at each update, if they are
+
+    def rate(self, peak: float, updates: int) -> Callable[[int], float]:
+        """The learning rate of each update, counted from 0, in a training of so many."""
+        if self.schedule == "linear":
+            value = partial(linear_value, total_steps=updates, end_value=LAST_RATE, end_at=self.end_at)
+        elif self.schedule == "cosine":
+            value = partial(
+                warmup_cosine_value,
+                warmup_steps=min(WARM_UP, updates // 10),
+                total_steps=updates,
+                init_value=FIRST_RATE,
+                end_value=LAST_RATE,
+            )
+        else:
+            return lambda update: peak
+        return lambda update: value(update, peak)
+
+    def build(self, make: Callable[[], RainbowNet], example: torch.Tensor) -> Built:
+        """A network of this variant, fresh from the global random state. `example` is a batch of states."""
+        net = make()
+        if self.norm:
+            nap.normalize_(net, (example, net.noise(1)))
+        projector = None
+        if self.project:
+            projector = nap.Projector(net, affine=self.affine, output=self.output, decay=self.decay)
+        return Built(net, projector)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A network, and what keeps its weights at their first norms."""
+
+    net: nn.Module
+    projector: nap.Projector | None
+
+
+RAINBOW = Variant("Rainbow")
+LAYER_NORM = Variant("LayerNorm", norm=True)
+NAP = Variant("NaP", norm=True, project=True)
+NAP_LINEAR = Variant("NaP + schedule", norm=True, project=True, schedule="linear")
+FOUR = (RAINBOW, LAYER_NORM, NAP, NAP_LINEAR)

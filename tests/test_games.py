@@ -1,0 +1,425 @@
+"""Games: one contract for all kinds of them, and Catch's rules."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nap.lab.rainbow.atari import GAMES, Atari
+from nap.lab.rainbow.catch import BALL, PADDLE, Catch
+from nap.lab.rainbow.games import Games, Step, make, names
+
+COUNT = 2
+KINDS: dict[str, Callable[[], Games]] = {
+    "catch": lambda: Catch(COUNT, side=12),
+    "pong, cut off early": lambda: Atari("pong", COUNT, threads=2, frame_cap=48),
+    "breakout": lambda: Atari("breakout", COUNT, threads=2),
+}
+STEPS = {"catch": 150, "pong, cut off early": 30, "breakout": 140}  # each sees all its games end
+
+
+@dataclass
+class Played:
+    """Games that began with seed 1, and what they did: made once a kind, since ale-py takes its time."""
+
+    kind: str
+    games: Games
+    begun: np.ndarray
+    actions: np.ndarray
+    steps: list[Step]
+
+    def again(self, steps: int | None = None, games: Games | None = None) -> list[Step]:
+        """What the same actions do when the games, or others, are reset."""
+        games = games or self.games
+        assert np.array_equal(games.reset(seed=1), self.begun)
+        return play(games, self.actions[:steps])
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def played(request: pytest.FixtureRequest) -> Iterator[Played]:
+    games = KINDS[request.param]()
+    begun = games.reset(seed=1)
+    # actions 0 and 1: in breakout nothing and serve, which soon loses
+    actions = np.random.default_rng(0).integers(2, size=(STEPS[request.param], COUNT))
+    yield Played(request.param, games, begun, actions, play(games, actions))
+    games.close()
+
+
+@pytest.fixture
+def games(played: Played) -> Games:
+    return played.games
+
+
+def play(games: Games, actions: np.ndarray) -> list[Step]:
+    steps = []
+    for each in actions:
+        games.send(each)
+        steps.append(games.recv())
+    return steps
+
+
+def same(some: Step, others: Step) -> bool:
+    return all(
+        np.array_equal(getattr(some, field.name), getattr(others, field.name)) for field in fields(Step)
+    )
+
+
+def all_same(some: list[Step], others: list[Step]) -> bool:
+    return all(same(a, b) for a, b in zip(some, others, strict=True))
+
+
+def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+# ---- the contract -----------------------------------------------------------------------------------------
+
+
+def test_shapes_and_types(played: Played) -> None:
+    games, step = played.games, played.steps[-1]
+    for frames in (played.begun, step.frames, games.frames):
+        assert (frames.shape, frames.dtype) == ((COUNT, *games.shape), np.uint8)
+    assert games.count == COUNT
+    assert (step.scores.shape, step.scores.dtype) == ((COUNT,), np.float32)
+    for flags in (step.ended, step.terminal, step.life_lost, step.first):
+        assert (flags.shape, flags.dtype) == ((COUNT,), np.bool_)
+
+
+def test_how_episodes_end_and_begin(played: Played) -> None:
+    """What flags go together, and that the step after an end is the first of an episode, and no other."""
+    before = np.zeros(COUNT, bool)
+    for step in played.steps:
+        assert np.array_equal(step.first, before)
+        assert not (step.terminal & ~step.ended).any()
+        assert not (step.life_lost & step.ended).any()
+        for flags in (step.ended, step.life_lost, step.scores != 0):
+            assert not (flags & step.first).any()
+        before = step.ended
+    ended = np.sum([step.ended for step in played.steps], axis=0)
+    terminal = np.sum([step.terminal for step in played.steps], axis=0)
+    assert (ended >= 1).all()
+    assert (terminal == (0 if "pong" in played.kind else ended)).all()
+    lost = np.sum([step.life_lost for step in played.steps])
+    assert (lost == 0) == ("pong" in played.kind)  # which has no lives
+
+
+def test_the_action_after_an_end_is_ignored(played: Played) -> None:
+    first = np.stack([step.first for step in played.steps])
+    assert first.any()
+    others = replace(played, actions=np.where(first, played.games.actions - 1, played.actions))
+    assert all_same(others.again(), played.steps)
+
+
+def test_seeds_reproduce(played: Played) -> None:
+    """In games that were played before and in new ones; another seed gives other episodes."""
+    assert all_same(played.again(), played.steps)
+    fresh = KINDS[played.kind]()
+    assert all_same(played.again(games=fresh), played.steps)
+    fresh.reset(seed=2)
+    assert not all_same(play(fresh, played.actions), played.steps)
+    fresh.close()
+
+
+def test_a_game_hears_its_own_action_alone(played: Played) -> None:
+    actions = played.actions.copy()
+    actions[:, 1] = played.games.actions - 1
+    steps = replace(played, actions=actions).again()
+    until = next(turn for turn, step in enumerate(played.steps) if step.ended.any())
+    equal = [
+        [np.array_equal(ours.frames[game], theirs.frames[game]) for game in range(COUNT)]
+        for ours, theirs in zip(steps[:until], played.steps[:until], strict=True)
+    ]
+    assert np.all(equal, axis=0).tolist() == [True, False]
+
+
+def test_steps_belong_to_the_caller(played: Played) -> None:
+    """No later step writes to what was returned, and the games do not read it again."""
+    kept = [[getattr(step, field.name).copy() for field in fields(Step)] for step in played.again()]
+    games = played.games
+    games.reset(seed=1)
+    returned = []
+    for actions, before in zip(played.actions, played.steps, strict=True):
+        games.send(actions)
+        step = games.recv()
+        assert same(step, before)
+        returned.append(step)
+        games.frames[:] = 9
+        assert np.array_equal(games.frames, before.frames)
+    assert all_same(returned, [Step(*arrays) for arrays in kept])
+    last = returned[-1]
+    shown = last.frames.copy()
+    last.frames[:] = 7
+    last.ended[:] = ~last.ended
+    assert np.array_equal(games.frames, shown)
+    games.send(played.actions[0])
+    assert np.array_equal(games.recv().first, ~last.ended)
+
+
+def test_actions_are_read_when_sent_and_reset_forgets_them(played: Played) -> None:
+    games, buffer = played.games, np.empty(COUNT, np.int64)
+    games.send(np.full(COUNT, games.actions - 1))
+    games.reset(seed=1)
+    for actions, before in zip(played.actions, played.steps, strict=True):
+        buffer[:] = actions
+        games.send(buffer)
+        buffer[:] = games.actions - 1
+        assert same(games.recv(), before)
+
+
+def test_the_order_of_calls_is_guarded(games: Games) -> None:
+    with pytest.raises(ValueError, match=r"send\(\) actions first"):
+        games.recv()
+    games.send(np.zeros(COUNT, np.int64))
+    with pytest.raises(ValueError, match=r"recv\(\) it before the next send\(\)"):
+        games.send(np.zeros(COUNT, np.int64))
+    with pytest.raises(ValueError, match=r"recv\(\) it before the state is saved"):
+        games.state_dict()
+    games.recv()
+
+
+def test_actions_are_checked(games: Games) -> None:
+    for actions in (np.zeros(COUNT + 1, np.int64), np.zeros((COUNT, 1), np.int64), np.zeros(COUNT)):
+        with pytest.raises(ValueError, match="2 games take 2 whole numbers"):
+            games.send(actions)
+    for outside in (-1, games.actions):
+        with pytest.raises(ValueError, match=f"actions go from 0 to {games.actions - 1}"):
+            games.send(np.array([0, outside]))
+    games.send(np.zeros(COUNT, np.uint8))  # nothing was begun, and any whole numbers will do
+    games.recv()
+
+
+def test_resuming(played: Played) -> None:
+    """Exactly where the games can; else with episodes that are new, and the same each time."""
+    games, half = played.games, len(played.actions) // 2
+    played.again(half)
+    state = games.state_dict()
+    from_file = through_a_file(state)
+    rest = played.actions[half:]
+    resumed = []
+    play(games, rest)  # changes nothing in what was saved
+    for other, saved in ((games, state), (KINDS[played.kind](), from_file)):
+        other.load_state_dict(saved)
+        if games.saves_exactly:
+            assert np.array_equal(other.frames, played.steps[half - 1].frames)
+        resumed.append(play(other, rest))
+        assert all_same(resumed[-1], played.steps[half:]) is games.saves_exactly
+    assert all_same(*resumed)
+    if not games.saves_exactly:
+        assert not resumed[0][0].first.any()
+        assert not all_same(resumed[0], played.steps[: len(rest)])
+    other.close()
+
+
+# ---- names ------------------------------------------------------------------------------------------------
+
+
+def test_games_by_name() -> None:
+    assert isinstance(make("catch", 2), Catch)
+    pong = make("pong", 2, full_actions=True, threads=1)
+    assert isinstance(pong, Atari)
+    assert (pong.count, pong.actions, pong.game) == (2, 18, "pong")
+    assert {"catch", *GAMES} < set(names())
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("MsPacman", "ms_pacman"), ("cacth", "catch"), ("PONG", "pong"), ("ALE/Breakout-v5", "breakout")],
+)
+def test_an_unknown_name(name: str, nearest: str) -> None:
+    with pytest.raises(ValueError, match=f"no game '{name}' .* names are .*{nearest}.*; .*names.. lists all"):
+        make(name, 1)
+
+
+@pytest.mark.parametrize("name", ["combat", "joust", "maze_craze", "warlords"])
+def test_games_for_two_are_refused(name: str) -> None:
+    """ale-py would end the process."""
+    with pytest.raises(ValueError, match=f"no game '{name}' for one player"):
+        make(name, 1)
+
+
+def test_mirrored_catch_exchanges_left_and_right() -> None:
+    plain, mirrored = make("catch", 3), make("catch-mirrored", 3)
+    assert np.array_equal(plain.reset(seed=4), mirrored.reset(seed=4))
+    actions = np.random.default_rng(0).integers(3, size=(200, 3))
+    for one, other in zip(play(plain, actions), play(mirrored, 2 - actions), strict=True):
+        assert np.array_equal(one.frames, other.frames)
+        assert np.array_equal(one.scores, other.scores)
+    assert not np.array_equal(play(plain, actions[:3])[-1].frames, play(mirrored, actions[:3])[-1].frames)
+
+
+def test_catch_has_no_joystick() -> None:
+    with pytest.raises(ValueError, match="leave it out"):
+        make("catch", 1, full_actions=True)
+
+
+@pytest.mark.parametrize("missing", ["ale_py", "ale_py.roms"])
+def test_without_ale_py(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ValueError, match=r'pip install "normalize-and-project\[rainbow\]"'):
+        make("pong", 1)
+    assert make("catch", 1).count == 1
+
+
+# ---- catch ------------------------------------------------------------------------------------------------
+
+
+def ball_of(frame: np.ndarray) -> tuple[int, int]:
+    ((row, column),) = np.argwhere(frame == BALL)
+    return int(row), int(column)
+
+
+def paddle_of(frame: np.ndarray) -> float:
+    return float(np.flatnonzero(frame[-1] == PADDLE).mean())
+
+
+def follow(frames: np.ndarray) -> np.ndarray:
+    """The actions that bring paddles under balls; none while a ball lies at the bottom."""
+    actions = np.ones(len(frames), np.int64)
+    for game, frame in enumerate(frames):
+        row, column = ball_of(frame)
+        if row < len(frame) - 1:
+            actions[game] += int(np.sign(column - paddle_of(frame)))
+    return actions
+
+
+def test_an_episode_of_catch_by_hand() -> None:
+    """5×5, seed 1: the balls start at columns 3, 4, 0 and 4 and drift by −1, 0, −1 and −1."""
+    tape = [  # action, then: ball's row and column, paddle, score, event
+        (0, (1, 2), 1, 0, ""),
+        (0, (2, 1), 1, 0, ""),  # the paddle is at the side already
+        (1, (3, 0), 1, 0, ""),
+        (1, (4, 1), 1, 1, ""),  # bounced, and caught
+        (2, (0, 4), 2, 0, ""),
+        (1, (1, 4), 2, 0, ""),
+        (1, (2, 4), 2, 0, ""),
+        (1, (3, 4), 2, 0, ""),
+        (1, (4, 4), 2, -1, "life_lost"),
+        (0, (0, 0), 1, 0, ""),
+        (1, (1, 1), 1, 0, ""),
+        (1, (2, 2), 1, 0, ""),
+        (1, (3, 3), 1, 0, ""),
+        (1, (4, 4), 1, -1, "life_lost"),
+        (2, (0, 4), 2, 0, ""),
+        (2, (1, 3), 3, 0, ""),
+        (2, (2, 2), 3, 0, ""),
+        (2, (3, 1), 3, 0, ""),
+        (2, (4, 0), 3, -1, "terminal"),
+        (2, (0, None), 2, 0, "first"),
+    ]
+    catch = Catch(1, side=5)
+    frame = catch.reset(seed=1)[0]
+    assert (ball_of(frame), paddle_of(frame)) == ((0, 3), 2)
+    for action, (row, column), paddle, score, event in tape:
+        (step,) = play(catch, np.array([[action]]))
+        picture = np.zeros((5, 5), np.uint8)
+        picture[4, paddle - 1 : paddle + 2] = PADDLE
+        picture[row, ball_of(step.frames[0])[1] if column is None else column] = BALL
+        assert np.array_equal(step.frames[0], picture)
+        assert step.scores[0] == score
+        flags = {name for name in ("terminal", "life_lost", "first") if getattr(step, name)[0]}
+        assert flags == ({event} if event else set())
+        assert step.ended[0] == (event == "terminal")
+
+
+def test_a_missed_last_ball_is_no_lost_life() -> None:
+    """The episode is cut off there: 9 balls caught, one missed, two lives left."""
+    catch = Catch(64, side=12)
+    frames, caught, missed = catch.reset(seed=0), 0, 0
+    for turn in range(12 * 10 - 1):
+        actions = follow(frames)
+        if turn >= 12 * 9:
+            actions = 2 - actions  # flee
+        (step,) = play(catch, actions[None])
+        frames = step.frames
+        caught += int((step.scores == 1).sum())
+        assert not step.life_lost.any()
+        missed += int((step.scores == -1).sum())
+    assert step.ended.all()
+    assert not step.terminal.any()
+    assert caught + missed == 64 * 10
+    assert missed >= 20
+
+
+def scores_of_play(
+    policy: Callable[[np.ndarray], np.ndarray], side: int, games: int, steps: int
+) -> np.ndarray:
+    """The scores of the episodes that ended."""
+    catch = Catch(games, side=side)
+    frames, running, finished = catch.reset(seed=0), np.zeros(games), []
+    for _ in range(steps):
+        (step,) = play(catch, policy(frames)[None])
+        frames = step.frames
+        running += step.scores
+        finished += running[step.ended].tolist()
+        running[step.ended] = 0
+    return np.array(finished)
+
+
+@pytest.mark.parametrize("side", [5, 8, 12])
+def test_perfect_play_scores_ten(side: int) -> None:
+    scores = scores_of_play(follow, side, games=16, steps=20 * side)
+    assert len(scores) == 32
+    assert (scores == 10).all()
+
+
+@pytest.mark.parametrize(("side", "mean"), [(8, -1.28), (12, -2.02)])
+def test_random_play_scores_below_zero(side: int, mean: float) -> None:
+    """The means were measured so, over 2,595 and 2,010 episodes; their standard error is 0.03."""
+    draws = np.random.default_rng(0)
+    scores = scores_of_play(lambda frames: draws.integers(3, size=len(frames)), side, games=256, steps=400)
+    assert len(scores) > 1500
+    assert abs(scores.mean() - mean) < 0.1
+    assert scores.min() == -3
+
+
+def balls_seen(count: int, policy: Callable[[np.ndarray], np.ndarray]) -> dict[tuple[int, int, int], Any]:
+    """For (game, episode, ball) the columns of its first two rows."""
+    catch = Catch(count, side=12)
+    frames, episode, ball = catch.reset(seed=9), [0] * count, [0] * count
+    seen: dict[tuple[int, int, int], Any] = {}
+    for _ in range(300):
+        for game, frame in enumerate(frames):
+            row, column = ball_of(frame)
+            if row < 2:
+                seen.setdefault((game, episode[game], ball[game]), []).append(column)
+        (step,) = play(catch, policy(frames)[None])
+        frames = step.frames
+        for game, frame in enumerate(frames):
+            if step.first[game]:
+                episode[game], ball[game] = episode[game] + 1, 0
+            elif ball_of(frame)[0] == 0:
+                ball[game] += 1
+    return seen
+
+
+def test_balls_depend_on_their_key_alone() -> None:
+    """Not on how many games there are, nor on how they were played; and they differ between keys."""
+    well, badly = balls_seen(2, follow), balls_seen(4, lambda frames: np.zeros(len(frames), np.int64))
+    common = [key for key in well.keys() & badly.keys() if key[1] > 0 and len(well[key]) == 2]
+    assert len(common) >= 8
+    for key in common:
+        assert badly[key] == well[key]
+    starts = {(g, e): tuple(badly[g, e, ball][0] for ball in range(3)) for g in range(4) for e in range(5)}
+    assert len(set(starts.values())) >= 19
+    drifts = {second - first for first, second in (both for both in badly.values() if len(both) == 2)}
+    assert drifts == {-1, 0, 1}
+
+
+def test_another_number_of_games_is_refused() -> None:
+    with pytest.raises(ValueError, match="saved state is of 2 games and these are 3"):
+        Catch(3).load_state_dict(Catch(2).state_dict())
+
+
+def test_a_board_too_small_for_the_paddle() -> None:
+    with pytest.raises(ValueError, match=r"side is 4, but .* at least 5"):
+        Catch(1, side=4)

@@ -1,0 +1,190 @@
+"""The Rainbow agent: its update by hand, its target network, its schedule of events, all four variants."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import nap
+from nap.lab.rainbow import c51
+from nap.lab.rainbow.variants import FOUR, LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
+from nap.lab.runs.work import NotFinite
+from tiny_agents import TINY, agent, finished
+
+
+def values(net: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in net.named_parameters()}
+
+
+@pytest.mark.parametrize("variant", [RAINBOW, NAP], ids=lambda v: v.name)
+def test_an_update_is_what_one_does_by_hand(variant: Variant) -> None:
+    """Sample by sample, with an ordinary Adam, on the batch and noise that the same seed gives."""
+    run = agent(variant)
+    run.advance()
+    learner, settings = run.learner, run.what.settings
+    before, moments = copy.deepcopy(learner.online), copy.deepcopy(learner.optimizer.state_dict())
+    target, mass = copy.deepcopy(learner.target), run.replay.mass.clone()
+
+    learner.generator.manual_seed(5)
+    batch = run.replay.sample(settings.batch_size, learner.generator)
+    noise = before.noise(3, learner.generator)
+    learner.generator.manual_seed(5)
+    learner.update(2e-3, 0.7)
+
+    optimizer = torch.optim.Adam(before.parameters(), lr=2e-3, eps=settings.adam_eps, foreach=False)
+    optimizer.load_state_dict(moments)
+    optimizer.param_groups[0].update(lr=2e-3, fused=False)
+    projector = nap.Projector(before) if variant.project else None
+    losses = []
+    for i in range(settings.batch_size):
+        state, after = batch.states[i : i + 1].float(), batch.next_states[i : i + 1].float()
+        with torch.no_grad():
+            best = (before(after, noise[1:2]).softmax(-1) @ learner.atoms)[0].argmax()
+            future = target(after, noise[2:3])[0, best].softmax(-1)
+            goal = c51.projected(
+                future[None], batch.rewards[i : i + 1], batch.discounts[i : i + 1], learner.atoms
+            )
+        log_p = before(state, noise[:1])[0, batch.actions[i]].log_softmax(-1)
+        losses.append(-(goal[0] * log_p).sum())
+    weights = batch.probabilities**-0.7
+    weights = (weights / weights.max()).float()
+    total = sum(w * loss for w, loss in zip(weights, losses, strict=True)) / settings.batch_size
+    optimizer.zero_grad()
+    assert isinstance(total, Tensor)
+    total.backward()
+    torch.nn.utils.clip_grad_norm_(before.parameters(), settings.clip)
+    optimizer.step()
+    if projector is not None:
+        projector.project_()
+    found = values(learner.online)
+    for name, expected in values(before).items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=2e-6)
+    new = run.replay.mass.flatten()[batch.slots]
+    torch.testing.assert_close(new, torch.stack(losses).detach().sqrt(), rtol=1e-4, atol=1e-5)
+    untouched = torch.ones_like(mass.flatten(), dtype=torch.bool)
+    untouched[batch.slots] = False
+    assert torch.equal(run.replay.mass.flatten()[untouched], mass.flatten()[untouched])
+
+
+def test_the_target_network_is_a_copy_now_and_then() -> None:
+    run = agent(target_every=7)
+    run.advance()
+    learner = run.learner
+    learner.updates = 0
+    before = values(learner.target)
+    for made in range(1, 8):
+        learner.update(1e-3, 0.5)
+        same = [torch.equal(p, before[name]) for name, p in learner.target.named_parameters()]
+        assert all(same) == (made < 7)
+    online = values(learner.online)
+    assert all(torch.equal(p, online[name]) for name, p in learner.target.named_parameters())
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_learning_keeps_its_ratio_to_playing(lanes: int) -> None:
+    run = agent(lanes=lanes, learn_start=64, steps_per_update=4)
+    finished(run)
+    steps = run.total * run.steps * lanes
+    assert steps == 480
+    assert run.learner.updates == (steps - 64) // 4
+
+
+def test_frames_are_counted_and_rates_follow_the_schedule() -> None:
+    rows = finished(agent(NAP_LINEAR, intervals=6))
+    assert [row["frames"] for row in rows] == [80, 160, 240, 320, 400, 480]
+    rates = [row["learning_rate"] for row in rows]
+    assert 1e-3 > rates[1] > rates[2] > rates[3]
+    assert rates[3:] == pytest.approx([1e-6] * 3)  # it ends halfway
+    cosine = Variant("cosine", schedule="cosine").rate(1e-3, 100)
+    assert cosine(0) == pytest.approx(1e-8)
+    assert cosine(10) == pytest.approx(1e-3)
+    assert cosine(100) == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize("variant", FOUR, ids=lambda v: v.name)
+def test_what_each_variant_does_to_norms(variant: Variant) -> None:
+    run = agent(variant, learning_rate=3e-3)
+    table = nap.weight_groups(run.learner.online)
+    before = values(run.learner.online)
+    rows = finished(run)
+    after = values(run.learner.online)
+    names = [row.name for row in table.of(*nap.weights.WEIGHT_ROLES)]
+    grown = {name: (after[name].norm() / before[name].norm()).item() for name in names}
+    moved = max((after[name] - before[name]).norm().item() for name in names)
+    assert moved > 0.1
+    if variant.project:
+        assert all(abs(ratio - 1) < 1e-5 for ratio in grown.values())
+    else:
+        assert max(grown.values()) > 1.02
+    has_norm = any("nap_norm" in name for name in after)
+    assert has_norm == variant.norm
+    assert ("effective_rate" in rows[-1]) == variant.norm
+
+
+def test_rows_say_what_the_paper_argues_with() -> None:
+    run = agent(LAYER_NORM)
+    run.advance()
+    rows = run.advance()
+    main, layers = rows[0], rows[1:]
+    for key in (
+        "score",
+        "episodes",
+        "loss",
+        "gradient_norm",
+        "parameter_norm",
+        "weight_norm",
+        "effective_rate",
+    ):
+        assert math.isfinite(main[key]), key
+    assert 0 <= main["linearized_units"] <= 1
+    assert main["feature_rank"] >= 1
+    assert {row["layer"] for row in layers} >= {
+        "torso.0.weight",
+        "value.mu.weight",
+        "value_head.sigma.weight",
+    }
+    followed = {row["layer"] for row in layers if "effective_rate" in row}
+    assert "torso.2.weight" in followed
+    assert "value_head.mu.weight" not in followed
+
+
+def test_seeds_reproduce_and_differ() -> None:
+    one, again, other = (finished(agent(seed=seed)) for seed in (1, 1, 2))
+    assert one == again
+    assert [row["loss"] for row in one] != [row["loss"] for row in other]
+
+
+def test_an_update_that_is_not_finite_is_not_made() -> None:
+    run = agent()
+    run.advance()
+    with torch.no_grad():
+        run.learner.online.value_head.mu.bias[0] = torch.inf
+    before = values(run.learner.online)
+    with pytest.raises(NotFinite, match="not finite at the update 1 of this interval"):
+        run.advance()
+    assert all(torch.equal(p, before[name]) for name, p in run.learner.online.named_parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", FOUR, ids=lambda v: v.name)
+def test_every_variant_learns_the_small_game(variant: Variant) -> None:
+    """Random play scores about −1 and the best there is 10."""
+    settings: dict[str, Any] = {"lanes": 16, "steps_per_update": 1, "learn_start": 400, "target_every": 100}
+    rows = finished(
+        agent(variant, **settings, batch_size=32, hidden=64, frames=4000, intervals=8, replay=8000)
+    )
+    assert rows[0]["score"] < 1
+    assert sum(row["score"] for row in rows[-3:]) / 3 > 2
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ValueError, match="replay must be at least 112"):
+        agent(replay=100)
+    with pytest.raises(ValueError, match="learn_start"):
+        agent(learn_start=10_000)
+    assert TINY.replay == 2_000

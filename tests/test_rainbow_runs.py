@@ -1,0 +1,165 @@
+"""Runs of Rainbow agents: exact resume, real games, sequences of games, the experiments' own settings."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nap.lab.experiments.experiment import experiments
+from nap.lab.rainbow.run import Changes, RainbowRun
+from nap.lab.rainbow.variants import NAP, NAP_LINEAR, RAINBOW, Variant
+from nap.lab.runs import RunFolder, carry_out
+from tiny_agents import CPU, agent, finished
+
+RAINBOWS = ("fig3", "fig5-suite", "fig5-sequential", "fig6")
+
+
+def on_disk_and_back(state: dict[str, Any]) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("variant", [RAINBOW, NAP_LINEAR], ids=lambda v: v.name)
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_a_run_goes_on_as_if_nothing_had_happened(variant: Variant, at: int) -> None:
+    """At any interval: within a game, and where one ends."""
+    games = ("catch", "catch-mirrored")
+    whole, first, rest = (agent(variant, games=games, intervals=2, frames=320) for _ in range(3))
+    rows = finished(whole)
+    again = []
+    for _ in range(at):
+        again += [row for row in first.advance() if "kind" not in row]
+    rest.load_state_dict(on_disk_and_back(first.state_dict()))
+    again += finished(rest)
+    assert again == rows
+    for name, parameter in whole.learner.online.state_dict().items():
+        assert torch.equal(parameter, rest.learner.online.state_dict()[name]), name
+
+
+def test_without_its_replay_a_run_refills_it_before_it_learns() -> None:
+    first = agent(save_replay=False, learn_start=100)
+    first.advance()
+    assert first.state_dict()["replay"] is None
+    rest = agent(save_replay=False, learn_start=100)
+    rest.load_state_dict(on_disk_and_back(first.state_dict()))
+    assert rest.replay.count() == 0
+    made = rest.learner.updates
+    rest.advance()
+    assert rest.learner.updates - made == (160 - 104) // 4  # the first update once 100 steps are there
+
+
+def test_a_killed_run_folder_resumes(tmp_path: Path) -> None:
+    from nap.lab.runs.signals import StopRequest
+
+    def folder() -> RunFolder:
+        config = {"agent": "NaP"}
+        return RunFolder.open(tmp_path / "run", experiment="fig3", scale="demo", run="run", config=config)
+
+    stop = StopRequest()
+
+    def after_one(work: Any) -> None:
+        if work.done == 1:
+            stop.signal = "SIGTERM"
+
+    with folder() as home:
+        assert carry_out(agent(NAP), home, device=CPU, stop=stop, on_progress=after_one).reason == "stopped"
+    with folder() as home:
+        assert carry_out(agent(NAP), home, device=CPU).reason == "finished"
+        lines = (home.path / "rows.jsonl").read_text().splitlines()
+    assert sum('"score"' in line for line in lines) == 3
+
+
+def test_what_is_new_when_the_game_changes() -> None:
+    games = ("catch", "catch-mirrored")
+    run = agent(NAP, games=games, intervals=2, frames=320)
+    finished_once = [run.advance(), run.advance()]
+    assert len(finished_once) == 2
+    weights = {name: p.clone() for name, p in run.learner.online.named_parameters()}
+    run._enter(1)
+    assert run.replay.count() == 0
+    assert all((value == 0).all() for s in run.learner.optimizer.state.values() for value in s.values())
+    for name, parameter in run.learner.target.named_parameters():
+        assert torch.equal(parameter, weights[name])
+        assert torch.equal(dict(run.learner.online.named_parameters())[name], weights[name])
+    kept = agent(
+        NAP, games=games, intervals=2, frames=320, changes=Changes(new_replay=False, new_target=False)
+    )
+    kept.advance()
+    kept.advance()
+    count = kept.replay.count()
+    target = {name: p.clone() for name, p in kept.learner.target.named_parameters()}
+    kept._enter(1)
+    assert kept.replay.count() > count - 20
+    assert all(torch.equal(p, target[name]) for name, p in kept.learner.target.named_parameters())
+
+
+def test_rows_of_a_sequence_say_where_they_are() -> None:
+    rows = finished(agent(games=("catch", "catch-mirrored") * 2, intervals=2, frames=320))
+    assert [row["visit"] for row in rows] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [row["cycle"] for row in rows] == [1, 1, 1, 1, 2, 2, 2, 2]
+    assert [row["frames_in_game"] for row in rows] == [160, 320] * 4
+    assert [row["frames"] for row in rows] == list(range(160, 1281, 160))
+
+
+@pytest.mark.slow
+def test_it_plays_real_games() -> None:
+    """Pong, then Boxing with the same network: all 18 actions, frames of 84×84, four to a step."""
+    pytest.importorskip("ale_py")
+    run = agent(
+        NAP, games=("pong", "boxing"), intervals=2, frames=1280, lanes=4, learn_start=60, full_actions=True
+    )
+    assert run.learner.online.actions == 18
+    rows = finished(run)
+    assert [row["frames"] for row in rows] == [640, 1280, 1920, 2560]
+    assert rows[-1]["loss"] > 0
+    other = agent(
+        NAP, games=("pong", "boxing"), intervals=2, frames=1280, lanes=4, learn_start=60, full_actions=True
+    )
+    other.load_state_dict(on_disk_and_back(run.state_dict()))
+    assert other.done == other.total
+    with pytest.raises(ValueError, match="needs all 18"):
+        finished(agent(games=("pong", "boxing"), intervals=1, frames=160, lanes=2))
+
+
+@pytest.mark.parametrize("name", RAINBOWS)
+@pytest.mark.parametrize("scale", ["demo", "small", "paper"])
+def test_every_scale_asks_for_sound_runs(name: str, scale: str) -> None:
+    experiment = experiments([name])[name]
+    runs = experiment.runs(experiment.scales[scale])
+    assert len({run.name for run in runs}) == len(runs)
+    assert {run.config.tags["experiment"] for run in runs} == {name}
+    assert all(run.config.seed < experiment.scales[scale].seeds for run in runs)
+
+
+def test_the_paper_s_settings_are_dqn_zoo_s() -> None:
+    config = experiments(["fig5-suite"])["fig5-suite"].scales["paper"]
+    assert len(config.games) == 57
+    assert (config.frames, config.replay, config.batch_size, config.n_steps) == (
+        200_000_000,
+        1_000_000,
+        32,
+        3,
+    )
+    assert config.steps_per_update * 4 == 16  # frames
+    assert config.target_every * 16 == 32_000  # frames
+    assert config.adam_eps == 0.005 / 32
+
+
+@pytest.mark.slow
+def test_a_demo_run_ends_with_rows_for_its_claims() -> None:
+    experiment = experiments(["fig6"])["fig6"]
+    config = replace(experiment.scales["demo"], games=("catch",), frames=800, seeds=1, ends=(0.5,))
+    (run,) = experiment.runs(config)
+    work = run.start(CPU)
+    assert isinstance(work, RainbowRun)
+    rows = finished(work)
+    assert rows[0]["arm"] == "NaP, ends at 0.5"
+    assert rows[0]["end_at"] == 0.5
+    assert rows[-1]["learning_rate"] == pytest.approx(1e-6)

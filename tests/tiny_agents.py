@@ -1,0 +1,33 @@
+"""Small Rainbow agents for the built-in game, for tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from nap.lab.rainbow.run import AgentRun, RainbowRun
+from nap.lab.rainbow.settings import Agent
+from nap.lab.rainbow.variants import RAINBOW, Variant
+
+CPU = torch.device("cpu")
+TINY = Agent(
+    lanes=8, replay=2_000, learn_start=64, steps_per_update=4, target_every=10, batch_size=16, hidden=32,
+    atoms=21, limit=4.0, discount=0.95, learning_rate=1e-3,
+)  # fmt: skip
+
+
+def agent(variant: Variant = RAINBOW, *, games: tuple[str, ...] = ("catch",), **changes: Any) -> RainbowRun:
+    """A run of 3 intervals a game; `changes` are of the run or of the agent's settings."""
+    own = {name: changes.pop(name) for name in list(changes) if name in vars(TINY)}
+    options = {"frames": 480, "intervals": 3, "seed": 0, **changes}
+    return RainbowRun(AgentRun(variant, replace(TINY, **own), games, **options), CPU)
+
+
+def finished(run: RainbowRun) -> list[dict[str, Any]]:
+    """The rows of all that is left of a run, those of layers left out."""
+    rows: list[dict[str, Any]] = []
+    while run.done < run.total:
+        rows += [row for row in run.advance() if "kind" not in row]
+    return rows
