@@ -198,7 +198,7 @@ def two_seeds(row: Row) -> Row | None:
 
 def just_begun(row: Row) -> Row | None:
     if "frames" in row:
-        frames: int = row.get("frames_in_game", row["frames"])
+        frames = row["frames_in_game"] if "frames_in_game" in row else row["frames"]
         return row if frames < FEWEST_POINTS * 250_000 else None
     return row if row.get("task", 0) < FEWEST_POINTS and row.get("step", 0) in (0, 10, 100) else None
 

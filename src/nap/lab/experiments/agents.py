@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -29,7 +29,7 @@ class Playing(Agent):
     intervals: int = 200
     """rows of each game: scores, norms, rates, units and rank, at equal distances"""
     smoke: int = 0
-    """frames of games other than the built-in ones, if those are only to be tried; 0 plays them as long"""
+    """frames of games other than the built-in ones, if those are only to be tried, by one agent; or 0"""
     seeds: int = 4
     """agents of each arm and game; seeds count from 0"""
 
@@ -43,31 +43,30 @@ class Playing(Agent):
         """The agent's own settings among these."""
         return Agent(**{field.name: getattr(self, field.name) for field in fields(Agent)})
 
-    def frames_of(self, game: str) -> int:
-        return self.smoke if self.smoke and game not in BUILT_IN else self.frames
+    def only_tries(self, game: str) -> bool:
+        """Whether this game is here to see that it runs."""
+        return self.smoke > 0 and game not in BUILT_IN
 
 
 def single_runs(
-    experiment: str, config: Playing, games: Iterable[str], variants: Iterable[Variant], **tags: Any
+    experiment: str, config: Playing, games: Iterable[str], variants: Sequence[Variant]
 ) -> list[Run]:
-    """A run for each game, variant and seed."""
+    """A run for each game, variant and seed; of games that are only tried, one run."""
     return [
-        agent_run(
-            f"{game} {variant.name} seed {seed}",
-            AgentRun(
-                variant,
-                config.agent(),
-                (game,),
-                config.frames_of(game),
-                config.intervals,
-                seed,
-                tags={"experiment": experiment, **tags},
-            ),
-        )
+        _single(experiment, config, game, variant, seed)
         for game in games
-        for variant in variants
-        for seed in range(config.seeds)
+        for variant in (variants[-1:] if config.only_tries(game) else variants)
+        for seed in range(1 if config.only_tries(game) else config.seeds)
     ]
+
+
+def _single(experiment: str, config: Playing, game: str, variant: Variant, seed: int) -> Run:
+    tags: dict[str, Any] = {"experiment": experiment}
+    if variant.schedule == "linear":
+        tags["end_at"] = variant.end_at
+    frames = config.smoke if config.only_tries(game) else config.frames
+    what = AgentRun(variant, config.agent(), (game,), frames, config.intervals, seed, tags=tags)
+    return agent_run(f"{game} {variant.name} seed {seed}", what)
 
 
 def agent_run(name: str, what: AgentRun) -> Run:

@@ -27,17 +27,8 @@ class Ends(Playing):
 
 def runs(config: Ends) -> list[Run]:
     """A run for each game, end and seed."""
-    return [
-        run
-        for end in config.ends
-        for run in single_runs(
-            "fig6",
-            config,
-            config.games,
-            [replace(NAP_LINEAR, name=f"NaP, ends at {end:g}", end_at=end)],
-            end_at=end,
-        )
-    ]
+    variants = [replace(NAP_LINEAR, name=f"NaP, ends at {end:g}", end_at=end) for end in config.ends]
+    return single_runs("fig6", config, config.games, variants)
 
 
 def _ends(config: fig3.Schedules) -> Ends:
