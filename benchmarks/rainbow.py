@@ -51,7 +51,8 @@ def built(variant: Variant, options: argparse.Namespace, seed: int = 0) -> Rainb
     settings = Agent(lanes=options.lanes, replay=options.replay, learn_start=min(20_000, options.replay // 4))
     intervals = 200_000_000 // (160 * options.lanes)  # 40 steps of all lanes each
     what = AgentRun(variant, settings, (options.game,), frames=200_000_000, intervals=intervals, seed=seed)
-    return RainbowRun(what, torch.device(options.device), threads=options.threads)
+    device = torch.device(options.device)
+    return RainbowRun(what, device, threads=options.threads, compile_=options.compile)
 
 
 def end_to_end(variant: Variant, options: argparse.Namespace, seed: int = 0) -> float:
@@ -112,6 +113,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--replay", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--compile", action="store_true", help="the networks through torch.compile")
     parser.add_argument("--agents", type=int, default=1)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--json", type=Path, help="write the rows here")

@@ -11,11 +11,11 @@ from torch import Generator, Tensor
 
 from nap.lab.models.rainbow_net import RainbowNet
 from nap.lab.rainbow import c51
-from nap.lab.rainbow.replay import Outcome, Replay
+from nap.lab.rainbow.replay import Batch, Outcome, Replay
 from nap.lab.rainbow.settings import Agent
 from nap.lab.rainbow.variants import Built
 from nap.lab.runs.work import NotFinite
-from nap.lab.training.graph import captured
+from nap.lab.training.graph import captured, compiled
 from nap.lab.training.guard import Guard
 
 PRIORITY_LIMIT = 100.0
@@ -27,7 +27,9 @@ class Learner:
     Nothing here waits for the device but `finish`, which reads what the updates came to.
     """
 
-    def __init__(self, built: Built, replay: Replay, settings: Agent, *, graph: bool = False):
+    def __init__(
+        self, built: Built, replay: Replay, settings: Agent, *, graph: bool = False, compile_: bool = False
+    ):
         self.online: RainbowNet = built.net  # type: ignore[assignment]
         self.target: RainbowNet = copy.deepcopy(self.online).requires_grad_(False)
         self.projector, self.replay, self.settings = built.projector, replay, settings
@@ -51,6 +53,7 @@ class Learner:
         self.actions = torch.zeros(replay.lanes, dtype=torch.int64, device=device)
         self.outcome = _empty_outcome(replay)
         self.updates = 0
+        self._objective = compiled(self.objective) if compile_ else self.objective
         self._update, self._turn = self._prepared(graph)
 
     def update(self, rate: float, correction: float) -> None:
@@ -61,6 +64,14 @@ class Learner:
         self.updates += 1
         if self.updates % self.settings.target_every == 0:
             self.copy_to_target_()
+
+    def objective(self, batch: Batch, noise: Tensor) -> Tensor:
+        """The loss of each transition, (B,); `noise` has a draw for each of the three networks in it."""
+        with torch.no_grad():
+            selecting = self.online(batch.next_states, noise[1:2])
+            evaluating = self.target(batch.next_states, noise[2:3])
+            targets = c51.double_q_targets(batch.rewards, batch.discounts, selecting, evaluating, self.atoms)
+        return c51.losses(self.online(batch.states, noise[:1]), batch.actions, targets)
 
     def turn(self) -> Tensor:
         """Store `outcome`, what the games did with `actions`; the actions that come next, (N,)."""
@@ -123,19 +134,14 @@ class Learner:
         self.updates = state["updates"]
 
     def _learn(self) -> None:
-        settings, net = self.settings, self.online
-        batch = self.replay.sample(settings.batch_size, self.generator)
-        noise = net.noise(3, self.generator)
-        with torch.no_grad():
-            selecting = net(batch.next_states, noise[1:2])
-            evaluating = self.target(batch.next_states, noise[2:3])
-            targets = c51.double_q_targets(batch.rewards, batch.discounts, selecting, evaluating, self.atoms)
-            weights = importance_weights(batch.probabilities, self.correction)
-        losses = c51.losses(net(batch.states, noise[:1]), batch.actions, targets)
+        batch = self.replay.sample(self.settings.batch_size, self.generator)
+        noise = self.online.noise(3, self.generator)
+        weights = importance_weights(batch.probabilities, self.correction)
+        losses = self._objective(batch, noise)
         loss = (weights.to(losses.dtype) * losses).mean()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(net.parameters(), settings.clip, foreach=True)
+        norm = torch.nn.utils.clip_grad_norm_(self.online.parameters(), self.settings.clip, foreach=True)
         with torch.no_grad():
             self._guard.note_(loss.view(1), norm.view(1), self._position)
             self._sums += torch.stack([loss.detach(), norm])

@@ -61,7 +61,15 @@ class RainbowRun:
 
     unit = "intervals"
 
-    def __init__(self, what: AgentRun, device: torch.device, *, graph: bool | None = None, threads: int = 0):
+    def __init__(
+        self,
+        what: AgentRun,
+        device: torch.device,
+        *,
+        graph: bool | None = None,
+        compile_: bool = False,
+        threads: int = 0,
+    ):
         self.what, self.device, self.threads = what, device, threads
         settings, self.variant = what.settings, what.variant
         self.total, self.done = len(what.games) * what.intervals, 0
@@ -96,7 +104,7 @@ class RainbowRun:
             example = torch.randint(0, 256, (2, settings.stack, *shape)).float().to(device)
             built = self.variant.build(net, example)
         graph = device.type == "cuda" if graph is None else graph
-        self.learner = Learner(built, self.replay, settings, graph=graph)
+        self.learner = Learner(built, self.replay, settings, graph=graph, compile_=compile_)
         self.scores = Scoreboard.of(lanes)
         self.stored = self.owed = 0
 

@@ -44,7 +44,7 @@ def figures(rows: Rows) -> list[Figure]:
     ]
     made = [Figure("scores", scores, columns=_columns(games), caption=SCORES)]
     for number, game in enumerate(games):
-        made.append(_inside(rows.where(game=game), f"inside-{number}", words(game), x="frames"))
+        made.append(_inside(rows.where(game=game), f"inside-{number}", words(game)))
     return made
 
 
@@ -66,7 +66,7 @@ def sequence(rows: Rows) -> list[Figure]:
     whole = Rows(row for row in rows if not _fresh(row))
     caption = f"Dotted: a freshly initialised agent on that game alone. {SCORES}"
     made = [Figure("visits", panels, columns=_columns(games), title=f"Visit number {last}", caption=caption)]
-    return [*made, _inside(whole, "inside", "All games in sequence", x="frames")]
+    return [*made, _inside(whole, "inside", "all games in sequence")]
 
 
 def missing(rows: Rows) -> list[str]:
@@ -93,8 +93,9 @@ def words(game: str) -> str:
     return game.replace("_", " ").replace("-", " ").title()
 
 
-def _inside(rows: Rows, name: str, title: str, x: str) -> Figure:
-    panels = [panel(rows, measure, _arms(rows), x=x) for measure in INSIDE]
+def _inside(rows: Rows, name: str, title: str) -> Figure:
+    panels = [panel(rows, measure, _arms(rows), x="frames") for measure in INSIDE]
+    title = f"Inside the networks: {title}"
     return Figure(name, panels, columns=4, title=title, caption=STATISTICS, folded=True)
 
 

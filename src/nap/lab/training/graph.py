@@ -1,12 +1,14 @@
-"""A step of work as one CUDA graph: recorded once, then replayed without a word from Python."""
+"""A step of work as one CUDA graph, recorded once, then replayed without a word from Python; and compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Generator, Tensor
 
+T = TypeVar("T")
 _WARM_UPS = 3  # what lazily starts (cuBLAS, cuDNN's choice of algorithm) must have started before
 
 
@@ -34,3 +36,13 @@ def captured(
         for tensor, value in zip(changing, before, strict=True):
             tensor.copy_(value)
     return graph.replay
+
+
+def compiled(function: Callable[..., T]) -> Callable[..., T]:
+    """Compiled for its own shapes, however many networks were compiled before in this process.
+
+    Else the second network of an experiment would be compiled for shapes that vary, which fails (under
+    `vmap`, GroupNorm needs to know its sizes), and from the ninth on nothing would be compiled at all.
+    """
+    torch.compiler.reset()
+    return torch.compile(function, dynamic=False)

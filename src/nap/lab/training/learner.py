@@ -13,14 +13,12 @@ from torch.nn import functional as F
 
 from nap.lab.data.streams import reorder
 from nap.lab.runs.work import NotFinite
-from nap.lab.training.graph import captured
+from nap.lab.training.graph import captured, compiled
 from nap.lab.training.guard import Guard, culprit
 from nap.lab.training.population import Stacked, Strategy, forward
 from nap.lab.training.projection import PopulationProjector
 from nap.methods import Method, Training
 from nap.methods.moments import moments_of
-
-Losses = Callable[[Stacked, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ class Learner:
         self.members = len(next(iter(initial.values())))
         device = images.device
         self.forward = forward(skeleton, recipe.strategy)
-        self._losses = _compiled(self.losses) if recipe.compiled else self.losses
+        self._losses = compiled(self.losses) if recipe.compiled else self.losses
         self.parameters = self._laid_out(initial, self.images[:batch_size])
         self.generators = [Generator(device) for _ in range(self.members)]
         self.optimizer = _optimizer(recipe, list(self.parameters.values()), device)
@@ -277,16 +275,6 @@ def member_norms(tensors: Sequence[Tensor]) -> Tensor:
     """
     each = [torch.linalg.vector_norm(t.detach(), dim=tuple(range(1, t.ndim))) for t in tensors]
     return torch.linalg.vector_norm(torch.stack(each), dim=0)
-
-
-def _compiled(function: Losses) -> Losses:
-    """Compiled for its own shapes, however many learners were compiled before in this process.
-
-    Else the second network of an experiment would be compiled for shapes that vary, which fails (under
-    `vmap`, GroupNorm needs to know its sizes), and from the ninth on nothing would be compiled at all.
-    """
-    torch.compiler.reset()
-    return torch.compile(function, dynamic=False)
 
 
 def _optimizer(recipe: Recipe, parameters: list[Tensor], device: torch.device) -> torch.optim.Optimizer:
