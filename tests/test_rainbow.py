@@ -153,6 +153,15 @@ def test_rows_say_what_the_paper_argues_with() -> None:
     assert "value_head.mu.weight" not in followed
 
 
+def test_evaluation_plays_games_of_its_own_and_changes_nothing() -> None:
+    plain, evaluated = agent(), agent(evaluation=640)
+    rows, others = finished(plain), finished(evaluated)
+    assert [row["loss"] for row in rows] == [row["loss"] for row in others]
+    assert [row["score"] for row in rows] == [row["training_score"] for row in others]
+    assert [row["score"] for row in others] != [row["score"] for row in rows]
+    assert all(8 <= row["episodes"] <= 30 for row in others)  # 80 steps of 8 games, 21 to 79 steps each
+
+
 def test_seeds_reproduce_and_differ() -> None:
     one, again, other = (finished(agent(seed=seed)) for seed in (1, 1, 2))
     assert one == again

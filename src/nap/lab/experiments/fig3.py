@@ -35,9 +35,15 @@ def runs(config: Schedules) -> list[Run]:
     return runs_of("fig3", config)
 
 
-PAPER = Schedules(games=EVERY_THIRD)  # which games the figure shows is not said
+PAPER = Schedules(games=EVERY_THIRD, evaluation=500_000)  # which games the figure shows is not said
 SMALL = replace(
-    PAPER, games=("boxing", "freeway", "pong"), frames=2_000_000, intervals=40, replay=400_000, seeds=3
+    PAPER,
+    evaluation=0,
+    games=("boxing", "freeway", "pong"),
+    frames=2_000_000,
+    intervals=40,
+    replay=400_000,
+    seeds=3,
 )
 DEMO = Schedules(
     games=("catch", "pong"),

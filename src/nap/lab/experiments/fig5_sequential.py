@@ -88,7 +88,7 @@ SMALL = replace(
 _tiny = {
     name: value for name, value in vars(fig3.DEMO).items() if name not in ("games", "arms", "end_at", "smoke")
 }
-DEMO = Sequence(**_tiny, games=("catch", "catch-mirrored"))
+DEMO = Sequence(**{**_tiny, "frames": 2_400, "intervals": 6}, games=("catch", "catch-mirrored"))
 
 EXPERIMENT = Experiment(
     name="fig5-sequential",

@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -83,9 +83,16 @@ def _announcement(experiment: Experiment, request: Request, device: torch.device
     )
     return (
         f"{experiment.name}, {experiment.title}: scale {request.how.scale}, {count}, "
-        f"data {getattr(request.config, 'data', 'none')}, "
+        f"{_subject(request.config)}, "
         f"on {where}, into {home(experiment, request.how)}"
     )
+
+
+def _subject(config: Any) -> str:
+    """What the runs are about: their data, or their games."""
+    if games := getattr(config, "games", ()):
+        return f"games {', '.join(games[:5])}{' and more' * (len(games) > 5)}"
+    return f"data {getattr(config, 'data', 'none')}"
 
 
 def _carry_out_all(

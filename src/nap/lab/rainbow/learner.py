@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 
 from nap.lab.models.rainbow_net import RainbowNet
 from nap.lab.rainbow import c51
+from nap.lab.rainbow.evaluation import greedy
 from nap.lab.rainbow.replay import Batch, Outcome, Replay
 from nap.lab.rainbow.settings import Agent
 from nap.lab.rainbow.variants import Built
@@ -81,9 +82,7 @@ class Learner:
     @torch.no_grad()
     def act_(self) -> Tensor:
         """The best actions for the newest states, by the mean of their returns; noise is what explores."""
-        noise = self.online.noise(self.replay.lanes, self.generator)
-        values = c51.expected(self.online(self.replay.newest(), noise), self.atoms)
-        return self.actions.copy_(values.argmax(-1))
+        return self.actions.copy_(greedy(self.online, self.replay.newest(), self.atoms, self.generator))
 
     @torch.no_grad()
     def copy_to_target_(self) -> None:

@@ -16,6 +16,7 @@ import torch
 
 from nap.lab.models.rainbow_net import RainbowNet
 from nap.lab.rainbow import measure
+from nap.lab.rainbow.evaluation import evaluate
 from nap.lab.rainbow.games import Games, make
 from nap.lab.rainbow.learner import Learner
 from nap.lab.rainbow.playing import Scoreboard, deliver_
@@ -202,6 +203,20 @@ class RainbowRun:
             self.owed -= settings.steps_per_update
             self.learner.update(rate(self.learner.updates), correction)
 
+    def _evaluated(self, visit: int, interval: int) -> dict[str, Any]:
+        games = self._make(self.what.games[visit])
+        try:
+            return evaluate(
+                self.learner.online,
+                self.learner.atoms,
+                games,
+                self.what.settings.evaluation,
+                stack=self.what.settings.stack,
+                seed=_number("evaluation", self.what.seed, visit, interval),
+            )
+        finally:
+            games.close()
+
     def _rows(self, visit: int, interval: int) -> list[dict[str, Any]]:
         what = self.what
         per_interval = self.steps * what.settings.lanes * self.games.frames_per_step
@@ -212,6 +227,8 @@ class RainbowRun:
             place = {"visit": visit, "cycle": cycle, "frames_in_game": interval * per_interval}
             common = place | common  # a fresh agent's visit is the one its tags say
         row = common | self.scores.read() | self.learner.finish()
+        if what.settings.evaluation:
+            row |= {"training_score": row["score"]} | self._evaluated(visit, interval)
         row["learning_rate"] = self.learner.rate.item()
         if self.stored >= what.settings.learn_start:
             row |= measure.numbers(self.learner, self.replay.sample(PROBE, self.learner.generator).states)

@@ -45,6 +45,8 @@ class Agent:
     """largest return that they hold, and the smallest, with a minus"""
     stack: int = 4
     """frames in a state"""
+    evaluation: int = 0
+    """frames that are played without learning after each interval, for its score; 0: training's own"""
     save_replay: bool = True
     """checkpoints hold the replay (7 GB at 1M frames); else it fills anew after a resume"""
 
@@ -58,6 +60,7 @@ class Agent:
         check(self, "adam_eps", self.adam_eps, 1e-12, 1.0)
         check(self, "clip", self.clip, 1e-6)
         check(self, "limit", self.limit, 1e-6)
+        check(self, "evaluation", self.evaluation, 0)
         for name in ("discount", "exponent", "correction"):
             check(self, name, getattr(self, name), 0, 1)
         least = self.lanes * 2 * (self.stack + self.n_steps)
