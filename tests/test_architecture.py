@@ -27,7 +27,7 @@ ROOMS = {  # room of the lab → rooms that it may reach, besides itself
     "training": {"data", "models", "runs"},
     "rainbow": {"models", "runs", "training"},
     "claims": {"rows", "scores"},
-    "report": {"rows", "claims"},
+    "report": {"rows", "claims", "scores"},
 }
 LIBRARY_NEEDS = {"torch", "numpy", "nap", *sys.stdlib_module_names}
 

@@ -13,8 +13,8 @@ from nap.lab.claims import CLAIMS, Claim, Evidence, Region, Verdict, judge, to_j
 from nap.lab.claims.claim import NotEnough
 from nap.lab.claims.effects import decide
 from nap.lab.claims.fig3 import at_least, gain, sharp
-from nap.lab.claims.fig5_suite import FINAL, FIRST, Scores, arms, scores
 from nap.lab.claims.fig6 import reached
+from nap.lab.claims.games import FINAL, FIRST, Scores, arms, scores
 from nap.lab.claims.samples import UNFINISHED, Samples, Series
 from nap.lab.rows import Rows
 from synthetic_rainbow_rows import FRAMES, SEEDS, WORLDS, Row

@@ -18,7 +18,7 @@ from nap.lab.claims.effects import (
     decide,
     ratio,
 )
-from nap.lab.claims.fig5_suite import (
+from nap.lab.claims.games import (
     BETTER,
     FINAL,
     FIRST,

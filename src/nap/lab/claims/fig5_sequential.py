@@ -10,7 +10,7 @@ from collections.abc import Callable
 from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
 from nap.lab.claims.effects import LEARNT, RAPID, TENTH, decide, every
 from nap.lab.claims.fig3 import per_game
-from nap.lab.claims.fig5_suite import BETTER, LAYER_NORM, NAP, RAINBOW, WHOLE, Scores, lead, learnt, scores
+from nap.lab.claims.games import BETTER, LAYER_NORM, NAP, RAINBOW, WHOLE, Scores, lead, learnt, scores
 from nap.lab.claims.samples import Samples
 from nap.lab.rows import Rows
 from nap.lab.scores.aggregate import iqm

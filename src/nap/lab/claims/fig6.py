@@ -7,7 +7,7 @@ import numpy as np
 from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
 from nap.lab.claims.effects import LEARNT, TENTH, decide
 from nap.lab.claims.fig3 import gain, sharp
-from nap.lab.claims.fig5_suite import BETTER, FINAL, FIRST, WHOLE, WORSE, Window, arms, lead, learnt, scores
+from nap.lab.claims.games import BETTER, FINAL, FIRST, WHOLE, WORSE, Window, arms, lead, learnt, scores
 from nap.lab.claims.samples import Samples, Series
 from nap.lab.scores.aggregate import iqm
 

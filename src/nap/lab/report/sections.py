@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from nap.lab.claims import Result, judge
-from nap.lab.report import fig1, fig2, fig4, rainbow, revival, walk
+from nap.lab.report import fig1, fig2, fig4, rainbow, revival, suite, walk
 from nap.lab.report.facts import Group
 from nap.lab.report.facts_html import facts_html, problems_html, run_again
 from nap.lab.report.figure_html import figure_html
@@ -26,6 +26,7 @@ class Section:
     figures: Callable[[Rows], list[Figure]]
     missing: Callable[[Rows], list[str]]
     shows: str
+    table: Callable[[Rows], Html | None] = lambda rows: None
 
 
 SECTIONS = (
@@ -91,6 +92,7 @@ SECTIONS = (
         rainbow.figures,
         rainbow.missing,
         "Over all games NaP with a linear schedule scores best.",
+        suite.summary,
     ),
     Section(
         "fig6",
@@ -196,6 +198,7 @@ def _drawn(part: Part) -> list[Html]:
     rows = part.group.rows
     try:
         names, figures = part.section.missing(rows), part.section.figures(rows)
+        numbers = part.section.table(rows)
     except (ValueError, TypeError) as error:
         return [_problem("Not drawn", str(error))]
     more = f" · and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
@@ -203,7 +206,7 @@ def _drawn(part: Part) -> list[Html]:
         "p", element("b", "No rows for: "), " · ".join(names[:MOST_NAMES]) + more, class_="missing"
     )
     named = (replace(figure, name=f"{part.anchor}-{figure.name}") for figure in figures)
-    return [*([note] if names else []), *map(figure_html, named)]
+    return [*([note] if names else []), *([numbers] if numbers else []), *map(figure_html, named)]
 
 
 def _problem(what: str, why: str) -> Html:
