@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from nap.lab.experiments.experiment import experiments
 from nap.lab.rainbow.run import Changes, RainbowRun
 from nap.lab.rainbow.variants import NAP, NAP_LINEAR, RAINBOW, Variant
 from nap.lab.runs import RunFolder, carry_out
+from nap.lab.runs.content import checksum, plain
+from sittings import start
 from tiny_agents import CPU, agent, finished
 
 RAINBOWS = ("fig3", "fig5-suite", "fig5-sequential", "fig6")
@@ -49,7 +53,6 @@ def test_without_its_replay_a_run_refills_it_before_it_learns() -> None:
     assert first.state_dict()["replay"] is None
     rest = agent(save_replay=False, learn_start=100)
     rest.load_state_dict(on_disk_and_back(first.state_dict()))
-    assert rest.replay.count() == 0
     made = rest.learner.updates
     rest.advance()
     assert rest.learner.updates - made == (160 - 104) // 4  # the first update once 100 steps are there
@@ -74,6 +77,33 @@ def test_a_killed_run_folder_resumes(tmp_path: Path) -> None:
         assert carry_out(agent(NAP), home, device=CPU).reason == "finished"
         lines = (home.path / "rows.jsonl").read_text().splitlines()
     assert sum('"score"' in line for line in lines) == 3
+
+
+def sitting(path: Path, kill_at: int, events: Any) -> None:
+    """Carry the run out with a checkpoint after every interval; be killed at once after one of them."""
+
+    def killed(work: Any) -> None:
+        if work.done == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    work = agent(NAP, games=("catch", "catch-mirrored"))
+    with RunFolder.open(path, experiment="fig3", scale="demo", run="run", config={"agent": "NaP"}) as home:
+        carry_out(work, home, device=CPU, checkpoint_every_seconds=0, save_share=1, on_progress=killed)
+    os._exit(0)
+
+
+@pytest.mark.slow
+def test_an_agent_killed_again_and_again_ends_with_the_same_rows(tmp_path: Path) -> None:
+    """kill -9 within a game, at its end and within the next; replay and games are taken up as they were."""
+    for folder, kills in (("unbroken", [-1]), ("killed", [1, 3, 4, -1])):
+        for kill_at in kills:
+            process, events = start(sitting, tmp_path / folder, kill_at)
+            process.join(60)
+            assert process.exitcode == (-signal.SIGKILL if kill_at > 0 else 0)
+            events.close()
+    one, other = ((tmp_path / name / "rows.jsonl").read_text() for name in ("unbroken", "killed"))
+    assert one == other
+    assert one.count('"score"') == 6
 
 
 def test_what_is_new_when_the_game_changes() -> None:
@@ -119,11 +149,34 @@ def test_it_plays_real_games() -> None:
     rows = finished(run)
     assert [row["frames"] for row in rows] == [640, 1280, 1920, 2560]
     assert rows[-1]["loss"] > 0
-    other = agent(
-        NAP, games=("pong", "boxing"), intervals=2, frames=1280, lanes=4, learn_start=60, full_actions=True
-    )
-    other.load_state_dict(on_disk_and_back(run.state_dict()))
-    assert other.done == other.total
+
+
+@pytest.mark.slow
+def test_a_real_game_goes_on_with_new_episodes_and_its_replay() -> None:
+    pytest.importorskip("ale_py")
+    options: dict[str, Any] = {
+        "games": ("pong",),
+        "frames": 1280,
+        "intervals": 2,
+        "lanes": 4,
+        "learn_start": 60,
+    }
+    first, rest = agent(NAP, **options), agent(NAP, **options)
+    first.advance()
+    stored = on_disk_and_back(first.state_dict())
+    rest.load_state_dict(stored)
+    assert checksum(plain(rest.state_dict())) == checksum(
+        plain(stored)
+    )  # or `nap run` would refuse the checkpoint
+    count = rest.replay.count()
+    (row,) = finished(rest)
+    assert row["frames"] == 1280
+    assert rest.replay.count() > count
+    assert rest.learner.updates == first.learner.updates + 40
+
+
+def test_games_with_other_actions_need_the_whole_joystick() -> None:
+    pytest.importorskip("ale_py")
     with pytest.raises(ValueError, match="needs all 18"):
         finished(agent(games=("pong", "boxing"), intervals=1, frames=160, lanes=2))
 

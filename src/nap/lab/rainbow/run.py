@@ -108,12 +108,20 @@ class RainbowRun:
         self.learner = Learner(built, self.replay, settings, graph=graph, compile_=compile_)
         self.scores = Scoreboard.of(lanes)
         self.stored = self.owed = 0
+        self._cut_off = False  # a resume in the middle of episodes that could not be taken up
 
     def advance(self) -> list[dict[str, Any]]:
         visit, interval = divmod(self.done, self.what.intervals)
         self.learner.generator.manual_seed(_number("play", self.what.seed, self.done))
+        resumed, self._cut_off = self._cut_off, False
+        if resumed and not self.what.settings.save_replay:
+            self.replay.clear_()  # it fills anew before learning goes on
+            self.stored = 0
         if interval == 0:
             self._enter(visit)
+        elif resumed:
+            self.scores = Scoreboard.of(self.what.settings.lanes)
+            self._begin()
         rate = self.variant.rate(self.what.settings.learning_rate, self.updates_in_game)
         for step in range(self.steps):
             self.games.send(self.learner.actions.cpu().numpy())
@@ -128,12 +136,13 @@ class RainbowRun:
         return rows
 
     def state_dict(self) -> dict[str, Any]:
+        between_games = self.done % self.what.intervals == 0
         return {
             "done": self.done,
             "learner": self.learner.state_dict(),
             "replay": self.replay.state_dict() if self.what.settings.save_replay else None,
-            "games": self.games.state_dict(),
-            "running": torch.from_numpy(self.scores.running.copy()),
+            "games": None if between_games else self.games.state_dict(),
+            "running": None if between_games else torch.from_numpy(self.scores.running.copy()),
             "stored": self.stored,
             "owed": self.owed,
         }
@@ -141,23 +150,17 @@ class RainbowRun:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.done, self.stored, self.owed = state["done"], state["stored"], state["owed"]
         self.learner.load_state_dict(state["learner"])
-        visit, interval = divmod(self.done, self.what.intervals)
-        if visit == len(self.what.games):
-            return
         if state["replay"] is not None:
             self.replay.load_state_dict(state["replay"])
-        else:
-            self.replay.clear_()
-            self.stored = 0
-        if interval == 0:
+        self._cut_off = state["replay"] is None
+        if state["games"] is None:
             return  # the next advance enters a game
+        visit = self.done // self.what.intervals
         if visit > 0:
             self._play(self.what.games[visit])
         self.games.load_state_dict(state["games"])
         self.scores.running = state["running"].numpy().copy()
-        if not (self.games.saves_exactly and state["replay"] is not None):
-            self.scores = Scoreboard.of(self.what.settings.lanes)
-            self._begin()
+        self._cut_off |= not self.games.saves_exactly
 
     def _make(self, game: str) -> Games:
         what = self.what
