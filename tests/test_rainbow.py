@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import nap
 from nap.lab.rainbow import c51
+from nap.lab.rainbow.run import RainbowRun
 from nap.lab.rainbow.variants import FOUR, LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
 from nap.lab.runs.work import NotFinite
 from tiny_agents import TINY, agent, finished
@@ -177,6 +179,17 @@ def test_an_update_that_is_not_finite_is_not_made() -> None:
     with pytest.raises(NotFinite, match="not finite at the update 1 of this interval"):
         run.advance()
     assert all(torch.equal(p, before[name]) for name, p in run.learner.online.named_parameters())
+
+
+@pytest.mark.slow
+def test_a_compiled_objective_learns_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced here as for a GPU; what makes machine code of it is left out."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    plain = agent(NAP)
+    traced = RainbowRun(plain.what, plain.device, compile_=True)
+    for one, other in zip(finished(plain), finished(traced), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+        assert one["score"] == other["score"]
 
 
 @pytest.mark.slow

@@ -84,9 +84,12 @@ class RainbowNet(nn.Module):
 
     def noise(self, draws: int, generator: Generator | None = None) -> Tensor:
         """So many draws of all layers' noise, (draws, `noise_size`)."""
+        return noise_of(self.uniform_numbers(draws, generator))
+
+    def uniform_numbers(self, draws: int, generator: Generator | None = None) -> Tensor:
+        """What `noise_of` takes, (draws, `noise_size`)."""
         some = self.value.mu.weight
-        u = torch.rand(draws, self.noise_size, generator=generator, device=some.device, dtype=some.dtype)
-        return noise_of(u)
+        return torch.rand(draws, self.noise_size, generator=generator, device=some.device, dtype=some.dtype)
 
     def forward(self, frames: Tensor, noise: Tensor) -> Tensor:
         x = self.torso(frames / 255.0)

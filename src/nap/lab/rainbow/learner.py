@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from nap.lab.models.rainbow_net import RainbowNet
+from nap.lab.models.rainbow_net import RainbowNet, noise_of
 from nap.lab.rainbow import c51
 from nap.lab.rainbow.evaluation import greedy
-from nap.lab.rainbow.replay import Batch, Outcome, Replay
+from nap.lab.rainbow.replay import Outcome, Replay
 from nap.lab.rainbow.settings import Agent
 from nap.lab.rainbow.variants import Built
 from nap.lab.runs.work import NotFinite
@@ -66,13 +66,20 @@ class Learner:
         if self.updates % self.settings.target_every == 0:
             self.copy_to_target_()
 
-    def objective(self, batch: Batch, noise: Tensor) -> Tensor:
-        """The loss of each transition, (B,); `noise` has a draw for each of the three networks in it."""
+    def objective(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The weighted mean loss of a batch, the loss of each of its transitions, and their slots.
+
+        `u` (B,) draws the transitions; `v` the noise of the three networks in it. A function of these
+        and of what is on the device, without effects: it can be compiled as a whole.
+        """
         with torch.no_grad():
+            batch, noise = self.replay.draw(u), noise_of(v)
             selecting = self.online(batch.next_states, noise[1:2])
             evaluating = self.target(batch.next_states, noise[2:3])
             targets = c51.double_q_targets(batch.rewards, batch.discounts, selecting, evaluating, self.atoms)
-        return c51.losses(self.online(batch.states, noise[:1]), batch.actions, targets)
+            weights = importance_weights(batch.probabilities, self.correction).to(targets.dtype)
+        losses = c51.losses(self.online(batch.states, noise[:1]), batch.actions, targets)
+        return (weights * losses).mean(), losses.detach(), batch.slots
 
     def turn(self) -> Tensor:
         """Store `outcome`, what the games did with `actions`; the actions that come next, (N,)."""
@@ -133,11 +140,9 @@ class Learner:
         self.updates = state["updates"]
 
     def _learn(self) -> None:
-        batch = self.replay.sample(self.settings.batch_size, self.generator)
-        noise = self.online.noise(3, self.generator)
-        weights = importance_weights(batch.probabilities, self.correction)
-        losses = self._objective(batch, noise)
-        loss = (weights.to(losses.dtype) * losses).mean()
+        u = self.replay.uniform_numbers(self.settings.batch_size, self.generator)
+        v = self.online.uniform_numbers(3, self.generator)
+        loss, losses, slots = self._objective(u, v)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.online.parameters(), self.settings.clip, foreach=True)
@@ -148,7 +153,7 @@ class Learner:
         self.optimizer.step()
         if self.projector is not None:
             self.projector.project_()
-        self.replay.update_(batch.slots, losses.detach().clamp(max=PRIORITY_LIMIT))
+        self.replay.update_(slots, losses.clamp(max=PRIORITY_LIMIT))
 
     @torch.no_grad()
     def _take_in(self) -> None:

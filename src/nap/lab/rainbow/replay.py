@@ -150,10 +150,17 @@ class Replay:
 
     def sample(self, size: int, generator: Generator | None = None) -> Batch:
         """Draw `size` transitions, with replacement."""
+        return self.draw(self.uniform_numbers(size, generator))
+
+    def uniform_numbers(self, size: int, generator: Generator | None = None) -> Tensor:
+        """What `draw` takes, from 0 to 1: float64, since a million transitions share that interval."""
+        return torch.rand(size, generator=generator, dtype=torch.float64, device=self.mass.device)
+
+    def draw(self, u: Tensor) -> Batch:
+        """The transitions where these numbers fall, each transition's share being its probability."""
         weights = self.weights()
         sums = weights.cumsum(0)
-        u = torch.rand(size, generator=generator, dtype=torch.float64, device=sums.device)
-        slots = torch.searchsorted(sums, u * sums[-1], right=True).clamp_(max=len(sums) - 1)
+        slots = torch.searchsorted(sums, u * sums[-1], right=True).clamp(max=len(sums) - 1)
         return self._transitions(slots, weights[slots] / sums[-1])
 
     def weights(self) -> Tensor:
