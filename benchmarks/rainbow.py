@@ -49,8 +49,7 @@ def _now(device: torch.device) -> float:
 
 def built(variant: Variant, options: argparse.Namespace, seed: int = 0) -> RainbowRun:
     settings = Agent(lanes=options.lanes, replay=options.replay, learn_start=min(20_000, options.replay // 4))
-    intervals = 200_000_000 // (160 * options.lanes)  # 40 steps of all lanes each
-    what = AgentRun(variant, settings, (options.game,), frames=200_000_000, intervals=intervals, seed=seed)
+    what = AgentRun(variant, settings, (options.game,), frames=200_000_000, intervals=200, seed=seed)
     device = torch.device(options.device)
     return RainbowRun(what, device, threads=options.threads, compile_=options.compile)
 

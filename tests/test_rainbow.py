@@ -174,7 +174,7 @@ def test_an_update_that_is_not_finite_is_not_made() -> None:
     run = agent()
     run.advance()
     with torch.no_grad():
-        run.learner.online.value_head.mu.bias[0] = torch.inf
+        run.learner.online.value_head.sigma.bias[0] = torch.inf
     before = values(run.learner.online)
     with pytest.raises(NotFinite, match="not finite at the update 1 of this interval"):
         run.advance()
@@ -196,12 +196,11 @@ def test_a_compiled_objective_learns_alike(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("variant", FOUR, ids=lambda v: v.name)
 def test_every_variant_learns_the_small_game(variant: Variant) -> None:
     """Random play scores about −1 and the best there is 10."""
-    settings: dict[str, Any] = {"lanes": 16, "steps_per_update": 1, "learn_start": 400, "target_every": 100}
-    rows = finished(
-        agent(variant, **settings, batch_size=32, hidden=64, frames=4000, intervals=8, replay=8000)
-    )
-    assert rows[0]["score"] < 1
-    assert sum(row["score"] for row in rows[-3:]) / 3 > 2
+    settings: dict[str, Any] = {"lanes": 16, "steps_per_update": 3, "learn_start": 400, "target_every": 50}
+    settings |= {"learning_rate": 2e-3, "batch_size": 64, "n_steps": 7, "hidden": 64, "replay": 8_000}
+    rows = finished(agent(variant, **settings, frames=6_000, intervals=6))
+    assert rows[0]["score"] < 0
+    assert sum(row["score"] for row in rows[-3:]) / 3 > 4
 
 
 def test_settings_are_checked() -> None:
@@ -209,4 +208,7 @@ def test_settings_are_checked() -> None:
         agent(replay=100)
     with pytest.raises(ValueError, match="learn_start"):
         agent(learn_start=10_000)
+    with pytest.raises(ValueError, match="learn_start must be between 24"):
+        agent(learn_start=23)  # nothing could be drawn yet
+    assert finished(agent(learn_start=24, lanes=8))
     assert TINY.replay == 2_000

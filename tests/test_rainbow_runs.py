@@ -47,6 +47,19 @@ def test_a_run_goes_on_as_if_nothing_had_happened(variant: Variant, at: int) -> 
         assert torch.equal(parameter, rest.learner.online.state_dict()[name]), name
 
 
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
+def test_an_interval_can_be_laid_down_in_the_middle(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long intervals are made of stretches; the rows are still one an interval."""
+    monkeypatch.setattr("nap.lab.rainbow.run.STRETCH", 64)
+    whole, first, rest = (agent(NAP, frames=384, intervals=2) for _ in range(3))
+    assert (whole.total, whole.parts) == (6, 3)
+    rows = finished(whole)
+    assert [row["frames"] for row in rows] == [192, 384]
+    again = [row for _ in range(at) for row in first.advance() if "kind" not in row]
+    rest.load_state_dict(on_disk_and_back(first.state_dict()))
+    assert again + finished(rest) == rows
+
+
 def test_without_its_replay_a_run_refills_it_before_it_learns() -> None:
     first = agent(save_replay=False, learn_start=100)
     first.advance()
@@ -179,6 +192,17 @@ def test_games_with_other_actions_need_the_whole_joystick() -> None:
     pytest.importorskip("ale_py")
     with pytest.raises(ValueError, match="needs all 18"):
         finished(agent(games=("pong", "boxing"), intervals=1, frames=160, lanes=2))
+
+
+def test_without_its_replay_a_game_that_can_be_saved_keeps_its_score() -> None:
+    first, rest = (agent(save_replay=False) for _ in range(2))
+    first.advance()
+    rest.load_state_dict(on_disk_and_back(first.state_dict()))
+    running = rest.scores.running.copy()
+    assert running.any()
+    rest.steps = 0
+    rest.advance()
+    assert (rest.scores.running == running).all()
 
 
 @pytest.mark.parametrize("name", RAINBOWS)

@@ -57,13 +57,13 @@ def outcome(lanes: list[Lane]) -> tuple[torch.Tensor, Outcome]:
 
 
 def stack_at(lane: Lane, at: int, size: int) -> list[int]:
-    """Frame numbers, oldest first, 0 before the episode's first frame."""
+    """Frame numbers of the episode, oldest first, then 0 if they are too few, as DQN Zoo has it."""
     seen: list[int] = []
     for back in range(size):
         seen.insert(0, lane[at - back].frame)
         if lane[at - back].first:
             break
-    return [0] * (size - len(seen)) + seen
+    return seen + [0] * (size - len(seen))
 
 
 def transition(lane: Lane, start: int, steps: int, stack: int) -> tuple | None:
@@ -120,6 +120,23 @@ def test_it_holds_what_a_slow_replay_holds(count: int, seed: int, steps: int) ->
         assert batch.discounts[i].item() == pytest.approx(discount, abs=1e-6)
 
 
+def test_after_forgetting_everything_it_starts_anew() -> None:
+    replay, _ = replayed(47, seed=6)
+    replay.update_((replay.mass.flatten() >= 0).nonzero().flatten()[:1], torch.tensor([16.0]))
+    replay.clear_()
+    assert replay.count() == 0
+    assert replay.largest == 1
+    replay.begin_(torch.ones(2, 2, 3, dtype=torch.uint8))
+    tapes: list[Lane] = [[Slot(0, False), Slot(1, first=True)] for _ in range(2)]
+    rng = np.random.default_rng(8)
+    for _ in range(9):
+        for tape in tapes:
+            play(tape, rng)
+        replay.add_(*outcome(tapes))
+    ready = sum(transition(tape, at, 3, 4) is not None for tape in tapes for at in range(1, len(tape)))
+    assert replay.count() == ready > 0
+
+
 def test_the_newest_stacks_are_those_the_games_show() -> None:
     replay, tapes = replayed(33, seed=3)
     for k, tape in enumerate(tapes):
@@ -131,7 +148,7 @@ def test_new_episodes_in_the_middle_leave_no_transition_across() -> None:
     replay, _ = replayed(12, seed=1, length=40)
     before = replay.count()
     replay.begin_(torch.full((2, 2, 3), 100, dtype=torch.uint8))
-    assert replay.newest()[0, :, 0, 0].tolist() == [0, 0, 0, 100]
+    assert replay.newest()[0, :, 0, 0].tolist() == [100, 0, 0, 0]
     rng = np.random.default_rng(0)
     fresh: list[Lane] = [[Slot(0, False), Slot(100, first=True)] for _ in range(2)]
     for _ in range(8):
@@ -141,7 +158,7 @@ def test_new_episodes_in_the_middle_leave_no_transition_across() -> None:
     ready = sum(transition(tape, at, 3, 4) is not None for tape in fresh for at in range(1, len(tape)))
     assert replay.count() == before + ready
     batch = replay.sample(200)
-    is_new = [frames[:, -1, 0, 0] >= 100 for frames in (batch.states, batch.next_states)]
+    is_new = [frames[:, 0, 0, 0] >= 100 for frames in (batch.states, batch.next_states)]
     assert is_new[0].any()
     assert torch.equal(*is_new)
 

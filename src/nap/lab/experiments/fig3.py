@@ -38,22 +38,25 @@ def runs(config: Schedules) -> list[Run]:
 PAPER = Schedules(games=EVERY_THIRD, evaluation=500_000)  # which games the figure shows is not said
 SMALL = replace(
     PAPER,
-    evaluation=0,
     games=("boxing", "freeway", "pong"),
     frames=2_000_000,
-    intervals=40,
+    intervals=20,
+    evaluation=0,
+    lanes=16,  # few enough for episodes to end in the first tenth of training, and in the last
     replay=400_000,
     seeds=3,
 )
 DEMO = Schedules(
     games=("catch", "pong"),
-    frames=4_800,
+    frames=6_000,
     intervals=10,
     smoke=3_200,
     lanes=16,
     replay=8_000,
     learn_start=400,
-    steps_per_update=2,
+    steps_per_update=3,
+    batch_size=64,
+    n_steps=7,
     target_every=50,
     learning_rate=2e-3,
     discount=0.95,

@@ -81,14 +81,15 @@ SMALL = replace(
     PAPER,
     games=("boxing", "breakout", "pong"),
     frames=1_000_000,
-    intervals=20,
+    intervals=10,
+    lanes=16,
     replay=250_000,
     seeds=3,
 )
 _tiny = {
     name: value for name, value in vars(fig3.DEMO).items() if name not in ("games", "arms", "end_at", "smoke")
 }
-DEMO = Sequence(**{**_tiny, "frames": 2_400, "intervals": 6}, games=("catch", "catch-mirrored"))
+DEMO = Sequence(**{**_tiny, "frames": 3_000, "intervals": 6}, games=("catch", "catch-mirrored"))
 
 EXPERIMENT = Experiment(
     name="fig5-sequential",

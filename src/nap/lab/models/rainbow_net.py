@@ -18,12 +18,13 @@ class NoisyLinear(nn.Module):
     """μ(x) + σ(x ⊙ ε_in) ⊙ ε_out, two affine maps and a factorised noise (ε_in, ε_out) from outside.
 
     In this form each row of a batch can have a noise of its own at no cost: N games that act at once
-    explore as N agents would.
+    explore as N agents would. `bias` is μ's; σ always has one.
     """
 
-    def __init__(self, inputs: int, outputs: int):
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True):
         super().__init__()
-        self.mu, self.sigma = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs)  # U(±1/√fan-in)
+        self.mu = nn.Linear(inputs, outputs, bias=bias)  # U(±1/√fan-in), as PyTorch does by itself
+        self.sigma = nn.Linear(inputs, outputs)
         for parameter in self.sigma.parameters():
             nn.init.constant_(parameter, SIGMA / math.sqrt(inputs))
 
@@ -41,7 +42,7 @@ class RainbowNet(nn.Module):
 
     >>> net = RainbowNet(18)
     >>> sum(p.numel() for p in net.parameters())
-    7496754
+    7495785
     >>> net(torch.zeros(2, 4, 84, 84), net.noise(1)).shape
     torch.Size([2, 18, 51])
     """
@@ -70,9 +71,9 @@ class RainbowNet(nn.Module):
         self.torso = nn.Sequential(*layers, nn.Flatten())
         flat = channels * height * width
         self.advantage, self.advantage_relu = NoisyLinear(flat, hidden), nn.ReLU()
-        self.advantage_head = NoisyLinear(hidden, actions * atoms)
+        self.advantage_head = NoisyLinear(hidden, actions * atoms, bias=False)
         self.value, self.value_relu = NoisyLinear(flat, hidden), nn.ReLU()
-        self.value_head = NoisyLinear(hidden, atoms)
+        self.value_head = NoisyLinear(hidden, atoms, bias=False)
 
     @property
     def noisy_layers(self) -> tuple[NoisyLinear, ...]:

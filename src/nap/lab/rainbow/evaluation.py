@@ -12,6 +12,9 @@ from nap.lab.rainbow.games import Games, Step
 from nap.lab.rainbow.playing import Scoreboard
 from nap.lab.rainbow.replay import Outcome, Replay
 
+# Few, so that the longest episode can end within an evaluation: 500,000 frames are 31,250 steps of each.
+LANES = 4
+
 
 @torch.no_grad()
 def greedy(net: RainbowNet, states: Tensor, atoms: Tensor, generator: Generator) -> Tensor:
@@ -25,7 +28,7 @@ def evaluate(
 ) -> dict[str, float | int | None]:
     """Mean score and number of the episodes that end within so many frames of all games together.
 
-    Episodes that are under way at the end do not count.
+    Episodes that are under way at the end do not count, so there should be time for the longest to end.
     """
     device, scores = atoms.device, Scoreboard.of(games.count)
     generator = Generator(device).manual_seed(seed)

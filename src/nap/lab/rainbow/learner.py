@@ -25,7 +25,7 @@ PRIORITY_LIMIT = 100.0
 class Learner:
     """A network that learns from a replay, its target network, and what both need on the device.
 
-    Nothing here waits for the device but `finish`, which reads what the updates came to.
+    Nothing here waits for the device but `check` and `read`.
     """
 
     def __init__(
@@ -103,14 +103,17 @@ class Learner:
             for value in state.values():
                 value.zero_()
 
-    def finish(self) -> dict[str, float]:
-        """Means over the updates since the last call; raises where one of them was not finite."""
+    def check(self) -> None:
+        """Raise where an update was not finite. Waits for the device."""
         if self._guard.broken.item():
             _, step = self._guard.first()
             raise NotFinite(
                 f"the loss or a gradient is not finite at the update {step + 1} of this interval; the update "
                 "was not made. Lower --learning-rate, or leave this arm out"
             )
+
+    def read(self) -> dict[str, float]:
+        """Means over the updates since the last call."""
         made = max(1, int(self._position))
         loss, gradient = (self._sums / made).tolist()
         self._sums.zero_()
@@ -125,6 +128,8 @@ class Learner:
             "optimizer": {name: dict(self.optimizer.state[p]) for name, p in named.items()},
             "actions": self.actions,
             "updates": self.updates,
+            "sums": self._sums,
+            "position": self._position,
         }
 
     @torch.no_grad()
@@ -137,6 +142,8 @@ class Learner:
         for name, parameter in self.target.named_parameters():
             parameter.copy_(state["target"][name])
         self.actions.copy_(state["actions"])
+        self._sums.copy_(state["sums"])
+        self._position.copy_(state["position"])
         self.updates = state["updates"]
 
     def _learn(self) -> None:

@@ -161,7 +161,8 @@ class Replay:
         weights = self.weights()
         sums = weights.cumsum(0)
         slots = torch.searchsorted(sums, u * sums[-1], right=True).clamp(max=len(sums) - 1)
-        return self._transitions(slots, weights[slots] / sums[-1])
+        probabilities = (weights[slots] / sums[-1]).clamp(min=torch.finfo(torch.float64).tiny)
+        return self._transitions(slots, probabilities)
 
     def weights(self) -> Tensor:
         """What each slot weighs in a draw, float64 (N·length,)."""
@@ -205,12 +206,11 @@ class Replay:
         )
 
     def _stacks(self, lanes: Tensor, at: Tensor) -> Tensor:
-        """The last `stack` frames up to `at` (B,), oldest first; zeros before an episode's first."""
-        back = torch.arange(self.stack - 1, -1, -1, device=at.device)
-        index = (at.unsqueeze(1) - back).remainder(self.length)  # (B, stack)
-        rows = lanes.unsqueeze(1)
-        # A frame shows if no episode begins after it: look at `first` of all later frames of the stack.
-        begins = self.first[rows, index].flip(1).int()  # newest first
-        begun_later = begins.cumsum(1) - begins
-        shows = (begun_later == 0).flip(1)
-        return self.frames[rows, index] * shows[..., None, None]
+        """The last frames of the episode up to `at` (B,), oldest first, then zeros if they are too few."""
+        places = torch.arange(self.stack, device=at.device)
+        back = (at.unsqueeze(1) - places).remainder(self.length)  # newest first
+        begun = self.first[lanes.unsqueeze(1), back].int()
+        shown = ((begun.cumsum(1) - begun) == 0).sum(1, keepdim=True)  # up to the episode's first frame
+        index = (at.unsqueeze(1) - shown + 1 + places).remainder(self.length)
+        frames = self.frames[lanes.unsqueeze(1), index]
+        return frames * (places < shown)[..., None, None]

@@ -1,6 +1,6 @@
-"""An agent that plays and learns, interval by interval; one game after another where there are several.
+"""An agent that plays and learns, stretch by stretch; one game after another where there are several.
 
-Everything random is a function of (seed, interval), and all else is in the state, so a run that resumes
+Everything random is a function of (seed, stretch), and all else is in the state, so a run that resumes
 goes on as if nothing had happened, as far as its games can be saved: those of Atari cannot, and begin
 new episodes then.
 """
@@ -8,6 +8,7 @@ new episodes then.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 
 from nap.lab.models.rainbow_net import RainbowNet
 from nap.lab.rainbow import measure
-from nap.lab.rainbow.evaluation import evaluate
+from nap.lab.rainbow.evaluation import LANES, evaluate
 from nap.lab.rainbow.games import Games, make
 from nap.lab.rainbow.learner import Learner
 from nap.lab.rainbow.playing import Scoreboard, deliver_
@@ -26,6 +27,7 @@ from nap.lab.rainbow.variants import Variant
 from nap.methods.contract import check_range as check
 
 PROBE = 256  # states that units and rank are measured on
+STRETCH = 4096  # steps of all lanes together, at most, between two moments at which a run can be laid down
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ class AgentRun:
 
 
 class RainbowRun:
-    """The `Work` of one agent: `advance` is an interval of play."""
+    """The `Work` of one agent: `advance` is a stretch of play; an interval, of one or more, ends in a row."""
 
-    unit = "intervals"
+    unit = "stretches"
 
     def __init__(
         self,
@@ -73,14 +75,14 @@ class RainbowRun:
     ):
         self.what, self.device, self.threads = what, device, threads
         settings, self.variant = what.settings, what.variant
-        self.total, self.done = len(what.games) * what.intervals, 0
         self.games = self._make(what.games[0])
         shape, lanes = self.games.shape, settings.lanes
         per_interval = what.frames / (what.intervals * lanes * self.games.frames_per_step)
-        self.steps = max(1, round(per_interval))  # of all lanes together, in an interval
-        steps_in_game = self.steps * what.intervals * lanes
-        self.updates_in_game = max(1, (steps_in_game - settings.learn_start) // settings.steps_per_update)
-        self.steps_per_unit = max(1, steps_in_game // (what.intervals * settings.steps_per_update))
+        self.parts = max(1, math.ceil(per_interval * lanes / STRETCH))  # stretches of an interval
+        self.steps = max(1, round(per_interval / self.parts))  # that all lanes make in a stretch
+        self.in_game = what.intervals * self.parts  # stretches of a game
+        self.total, self.done = len(what.games) * self.in_game, 0
+        self.steps_per_unit = max(1, self.steps * lanes // settings.steps_per_update)
         self.replay = Replay(
             lanes,
             settings.replay // lanes,
@@ -108,41 +110,50 @@ class RainbowRun:
         self.learner = Learner(built, self.replay, settings, graph=graph, compile_=compile_)
         self.scores = Scoreboard.of(lanes)
         self.stored = self.owed = 0
-        self._cut_off = False  # a resume in the middle of episodes that could not be taken up
+        self._no_replay = self._no_episodes = False  # what a resume could not take up
 
     def advance(self) -> list[dict[str, Any]]:
-        visit, interval = divmod(self.done, self.what.intervals)
+        visit, stretch = divmod(self.done, self.in_game)
         self.learner.generator.manual_seed(_number("play", self.what.seed, self.done))
-        resumed, self._cut_off = self._cut_off, False
-        if resumed and not self.what.settings.save_replay:
+        if self._no_replay:
             self.replay.clear_()  # it fills anew before learning goes on
             self.stored = 0
-        if interval == 0:
+        if stretch == 0:
             self._enter(visit)
-        elif resumed:
-            self.scores = Scoreboard.of(self.what.settings.lanes)
+        elif self._no_replay or self._no_episodes:
+            if self._no_episodes:
+                self.scores.running[:] = 0
             self._begin()
-        rate = self.variant.rate(self.what.settings.learning_rate, self.updates_in_game)
+        self._no_replay = self._no_episodes = False
+        rate = self.variant.rate(self.what.settings.learning_rate, self.updates_in(visit))
         for step in range(self.steps):
             self.games.send(self.learner.actions.cpu().numpy())
-            self._learn(rate, (interval * self.steps + step) / (self.what.intervals * self.steps))
+            self._learn(rate, (stretch * self.steps + step) / (self.in_game * self.steps))
             outcome = self.games.recv()
             self.scores.note(outcome)
             deliver_(outcome, self.what.settings.discount, self.learner.outcome)
             self.learner.turn()
             self.stored += self.what.settings.lanes
-        rows = self._rows(visit, interval + 1)
+        self.learner.check()
         self.done += 1
-        return rows
+        interval, rest = divmod(stretch + 1, self.parts)
+        return [] if rest else self._rows(visit, interval)
+
+    def updates_in(self, visit: int) -> int:
+        """How many updates this visit to a game will bring."""
+        settings, fills = self.what.settings, visit == 0 or self.what.changes.new_replay
+        steps = self.steps * self.in_game * settings.lanes - (settings.learn_start if fills else 0)
+        return max(1, steps // settings.steps_per_update)
 
     def state_dict(self) -> dict[str, Any]:
-        between_games = self.done % self.what.intervals == 0
+        between_games = self.done % self.in_game == 0
         return {
             "done": self.done,
             "learner": self.learner.state_dict(),
             "replay": self.replay.state_dict() if self.what.settings.save_replay else None,
             "games": None if between_games else self.games.state_dict(),
             "running": None if between_games else torch.from_numpy(self.scores.running.copy()),
+            "finished": list(self.scores.finished),
             "stored": self.stored,
             "owed": self.owed,
         }
@@ -150,21 +161,22 @@ class RainbowRun:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.done, self.stored, self.owed = state["done"], state["stored"], state["owed"]
         self.learner.load_state_dict(state["learner"])
+        self.scores.finished = list(state["finished"])
         if state["replay"] is not None:
             self.replay.load_state_dict(state["replay"])
-        self._cut_off = state["replay"] is None
+        self._no_replay = state["replay"] is None
         if state["games"] is None:
             return  # the next advance enters a game
-        visit = self.done // self.what.intervals
+        visit = self.done // self.in_game
         if visit > 0:
             self._play(self.what.games[visit])
         self.games.load_state_dict(state["games"])
         self.scores.running = state["running"].numpy().copy()
-        self._cut_off |= not self.games.saves_exactly
+        self._no_episodes = not self.games.saves_exactly
 
-    def _make(self, game: str) -> Games:
-        what = self.what
-        return make(game, what.settings.lanes, full_actions=what.full_actions, threads=self.threads)
+    def _make(self, game: str, lanes: int | None = None) -> Games:
+        lanes = lanes or self.what.settings.lanes
+        return make(game, lanes, full_actions=self.what.full_actions, threads=self.threads)
 
     def _play(self, game: str) -> None:
         self.games.close()
@@ -207,7 +219,7 @@ class RainbowRun:
             self.learner.update(rate(self.learner.updates), correction)
 
     def _evaluated(self, visit: int, interval: int) -> dict[str, Any]:
-        games = self._make(self.what.games[visit])
+        games = self._make(self.what.games[visit], min(LANES, self.what.settings.lanes))
         try:
             return evaluate(
                 self.learner.online,
@@ -222,14 +234,14 @@ class RainbowRun:
 
     def _rows(self, visit: int, interval: int) -> list[dict[str, Any]]:
         what = self.what
-        per_interval = self.steps * what.settings.lanes * self.games.frames_per_step
+        per_interval = self.parts * self.steps * what.settings.lanes * self.games.frames_per_step
         common = {"arm": self.variant.name, **what.tags, "game": what.games[visit], "seed": what.seed}
         common |= {"frames": (visit * what.intervals + interval) * per_interval}
         if len(what.games) > 1 or "cycle" in common:
             cycle = what.games[:visit].count(what.games[visit]) + 1
             place = {"visit": visit, "cycle": cycle, "frames_in_game": interval * per_interval}
             common = place | common  # a fresh agent's visit is the one its tags say
-        row = common | self.scores.read() | self.learner.finish()
+        row = common | self.scores.read() | self.learner.read()
         if what.settings.evaluation:
             row |= {"training_score": row["score"]} | self._evaluated(visit, interval)
         row["learning_rate"] = self.learner.rate.item()

@@ -12,7 +12,7 @@ class Agent:
     """How the agent plays and learns. A step is one action, four frames of an Atari game."""
 
     lanes: int = 64
-    """games played side by side; 1 is DQN Zoo's order of events exactly"""
+    """games played side by side; 1 is DQN Zoo's order of events"""
     replay: int = 1_000_000
     """transitions that are kept"""
     learn_start: int = 20_000
@@ -55,7 +55,7 @@ class Agent:
         for name in counts:
             check(self, name, getattr(self, name), 1)
         check(self, "atoms", self.atoms, 2)
-        check(self, "learn_start", self.learn_start, 1, self.replay)
+        check(self, "learn_start", self.learn_start, self.lanes * self.n_steps, self.replay)
         check(self, "learning_rate", self.learning_rate, 1e-12, 1.0)
         check(self, "adam_eps", self.adam_eps, 1e-12, 1.0)
         check(self, "clip", self.clip, 1e-6)
