@@ -27,7 +27,7 @@ from nap.lab.rainbow.variants import Variant
 from nap.methods.contract import check_range as check
 
 PROBE = 256  # states that units and rank are measured on
-STRETCH = 4096  # steps of all lanes together, at most, between two moments at which a run can be laid down
+STRETCH = 1024  # steps of all lanes together, at most, between two moments at which a run can be laid down
 
 
 @dataclass(frozen=True)
