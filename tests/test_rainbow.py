@@ -170,13 +170,22 @@ def test_seeds_reproduce_and_differ() -> None:
     assert [row["loss"] for row in one] != [row["loss"] for row in other]
 
 
+def test_a_gradient_that_is_not_finite_is_named() -> None:
+    run = agent()
+    run.advance()
+    weight = run.learner.online.get_parameter("torso.2.weight")
+    weight.register_hook(lambda gradient: gradient * torch.nan)
+    with pytest.raises(NotFinite, match=r"the gradient of torso\.2\.weight is not finite at update 1 "):
+        run.advance()
+
+
 def test_an_update_that_is_not_finite_is_not_made() -> None:
     run = agent()
     run.advance()
     with torch.no_grad():
         run.learner.online.value_head.sigma.bias[0] = torch.inf
     before = values(run.learner.online)
-    with pytest.raises(NotFinite, match="not finite at the update 1 of this interval"):
+    with pytest.raises(NotFinite, match="the loss is not finite at update 1 of this interval"):
         run.advance()
     assert all(torch.equal(p, before[name]) for name, p in run.learner.online.named_parameters())
 

@@ -49,6 +49,8 @@ class Learner:
         )
         self._guard = Guard(1, device)
         self.optimizer.found_inf = self._guard.broken  # type: ignore[attr-defined]
+        count = 1 + len(list(self.online.parameters()))
+        self._culprits = torch.zeros(count, dtype=torch.bool, device=device)  # the loss, then each gradient
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._sums = torch.zeros(2, device=device)
         self.actions = torch.zeros(replay.lanes, dtype=torch.int64, device=device)
@@ -107,9 +109,11 @@ class Learner:
         """Raise where an update was not finite. Waits for the device."""
         if self._guard.broken.item():
             _, step = self._guard.first()
+            names = ["the loss", *(f"the gradient of {name}" for name, _ in self.online.named_parameters())]
+            which = names[int(self._culprits.int().argmax())]
             raise NotFinite(
-                f"the loss or a gradient is not finite at the update {step + 1} of this interval; the update "
-                "was not made. Lower --learning-rate, or leave this arm out"
+                f"{which} is not finite at update {step + 1} of this interval; the update was not made. "
+                "Lower --learning-rate, or leave this arm out"
             )
 
     def read(self) -> dict[str, float]:
@@ -152,10 +156,15 @@ class Learner:
         loss, losses, slots = self._objective(u, v)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.online.parameters(), self.settings.clip, foreach=True)
         with torch.no_grad():
+            gradients = [p.grad for p in self.online.parameters() if p.grad is not None]
+            norms = torch.stack(torch._foreach_norm(gradients))
+            norm = torch.linalg.vector_norm(norms)
+            bad = ~torch.cat([loss.view(1), norms]).isfinite()
+            self._culprits.copy_(torch.where(self._guard.broken > 0, self._culprits, bad))
             self._guard.note_(loss.view(1), norm.view(1), self._position)
-            self._sums += torch.stack([loss.detach(), norm])
+            torch._foreach_mul_(gradients, (self.settings.clip / norm).clamp(max=1))
+            self._sums += torch.stack([loss, norm])
             self._position += 1
         self.optimizer.step()
         if self.projector is not None:
@@ -179,7 +188,14 @@ class Learner:
         if not graph:
             return self._learn, self._take_in
         moments = [value for state in self.optimizer.state.values() for value in state.values()]
-        own = [*self.online.parameters(), *moments, self._position, self._sums, *self._guard.tensors]
+        own = [
+            *self.online.parameters(),
+            *moments,
+            self._position,
+            self._sums,
+            self._culprits,
+            *self._guard.tensors,
+        ]
         stored = [*self.replay.tensors.values()]
         small = [
             t for t in stored if t is not self.replay.frames
