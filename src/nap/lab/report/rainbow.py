@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from nap.lab.report.panels import Figure, Measure, panel
@@ -62,7 +63,8 @@ def sequence(rows: Rows) -> list[Figure]:
             for row in here
             if _fresh(row)
         )
-        panels.append(panel(shown, SCORE, _arms(rows), x="frames_in_game", title=words(game)))
+        one = panel(shown, SCORE, _arms(rows), x="frames_in_game", title=words(game))
+        panels.append(replace(one, x_label="frames of this visit"))
     whole = Rows(row for row in rows if not _fresh(row))
     caption = f"Dotted: a freshly initialised agent on that game alone. {SCORES}"
     made = [Figure("visits", panels, columns=_columns(games), title=f"Visit number {last}", caption=caption)]
