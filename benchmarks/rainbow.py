@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from nap.lab.rainbow.games import make
-from nap.lab.rainbow.run import AgentRun, RainbowRun
-from nap.lab.rainbow.settings import Agent
+from nap.lab.rainbow.run import RainbowRun
+from nap.lab.rainbow.settings import Agent, AgentRun
 from nap.lab.rainbow.variants import FOUR, Variant
 
 VARIANTS = {variant.name: variant for variant in FOUR}
@@ -82,7 +82,8 @@ def parts(variant: Variant, options: argparse.Namespace) -> dict[str, dict[str, 
         games.recv()
 
     def turn() -> None:
-        learner.turn().cpu()
+        learner.turn()
+        learner.actions.cpu()
 
     timed = {
         "games": (seconds_of(play, torch.device("cpu")), lanes * per_step),

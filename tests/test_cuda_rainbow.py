@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from nap.lab.rainbow.run import AgentRun, RainbowRun
+from nap.lab.rainbow.run import RainbowRun
+from nap.lab.rainbow.settings import AgentRun
 from nap.lab.rainbow.variants import FOUR, NAP, Variant
 from tiny_agents import TINY, finished
 

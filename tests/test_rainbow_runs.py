@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from nap.lab.cli import main
 from nap.lab.experiments.experiment import experiments
-from nap.lab.rainbow.run import Changes, RainbowRun
+from nap.lab.rainbow.run import RainbowRun
+from nap.lab.rainbow.settings import Changes
 from nap.lab.rainbow.variants import NAP, NAP_LINEAR, RAINBOW, Variant
 from nap.lab.runs import RunFolder, carry_out
 from nap.lab.runs.content import checksum, plain
@@ -154,7 +156,6 @@ def test_rows_of_a_sequence_say_where_they_are() -> None:
 @pytest.mark.slow
 def test_it_plays_real_games() -> None:
     """Pong, then Boxing with the same network: all 18 actions, frames of 84×84, four to a step."""
-    pytest.importorskip("ale_py")
     run = agent(
         NAP, games=("pong", "boxing"), intervals=2, frames=1280, lanes=4, learn_start=60, full_actions=True
     )
@@ -166,7 +167,6 @@ def test_it_plays_real_games() -> None:
 
 @pytest.mark.slow
 def test_a_real_game_goes_on_with_new_episodes_and_its_replay() -> None:
-    pytest.importorskip("ale_py")
     options: dict[str, Any] = {
         "games": ("pong",),
         "frames": 1280,
@@ -189,7 +189,6 @@ def test_a_real_game_goes_on_with_new_episodes_and_its_replay() -> None:
 
 
 def test_games_with_other_actions_need_the_whole_joystick() -> None:
-    pytest.importorskip("ale_py")
     with pytest.raises(ValueError, match="needs all 18"):
         finished(agent(games=("pong", "boxing"), intervals=1, frames=160, lanes=2))
 
@@ -213,6 +212,18 @@ def test_every_scale_asks_for_sound_runs(name: str, scale: str) -> None:
     assert len({run.name for run in runs}) == len(runs)
     assert {run.config.tags["experiment"] for run in runs} == {name}
     assert all(run.config.seed < experiment.scales[scale].seeds for run in runs)
+
+
+def test_bad_words_are_refused_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
+        (["--games", "pogn"], "the nearest names are pong"),
+        (["--end-at", "0"], "end_at must be between"),
+        (["--learn-start", "3"], "learn_start must be between 112"),
+        (["--arms"], "name an arm, a method or a game"),
+    ):
+        assert main(["run", "fig3", "--out", str(tmp_path), *words]) == 2, words
+        assert said in " ".join(capsys.readouterr().err.split()), words
+    assert not list(tmp_path.rglob("rows.jsonl"))
 
 
 def test_the_paper_s_settings_are_dqn_zoo_s() -> None:

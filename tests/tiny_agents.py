@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from nap.lab.rainbow.run import AgentRun, RainbowRun
-from nap.lab.rainbow.settings import Agent
+from nap.lab.rainbow.run import RainbowRun
+from nap.lab.rainbow.settings import Agent, AgentRun
 from nap.lab.rainbow.variants import RAINBOW, Variant
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from nap.lab.claims.samples import Samples, Series
 from nap.lab.scores.aggregate import iqm
 
 ENDS = (0.25, 0.5, 0.75, 1.0)
-FASTEST, HALFWAY, SLOWER, SLOWEST = ARMS = tuple(f"NaP, ends at {end:g}" for end in ENDS)
+FASTEST, HALFWAY, _, SLOWEST = ARMS = tuple(f"NaP, ends at {end:g}" for end in ENDS)
 EARLY, MIDDLE, LATE = (0.2, 0.3), (0.45, 0.55), (0.65, 0.75)  # the fastest decay has ended by 0.25
 CAPTION, TEXT = "Figure 6, caption", "Appendix C.1"
 

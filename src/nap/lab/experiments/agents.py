@@ -11,9 +11,9 @@ import torch
 from nap.lab.experiments.arm_runs import slug
 from nap.lab.experiments.experiment import Run
 from nap.lab.rainbow.atari import GAMES
-from nap.lab.rainbow.games import BUILT_IN
-from nap.lab.rainbow.run import AgentRun, RainbowRun
-from nap.lab.rainbow.settings import Agent
+from nap.lab.rainbow.games import BUILT_IN, require_known
+from nap.lab.rainbow.run import RainbowRun
+from nap.lab.rainbow.settings import Agent, AgentRun
 from nap.lab.rainbow.variants import Variant
 from nap.methods.contract import check_range as check
 
@@ -70,7 +70,9 @@ def _single(experiment: str, config: Playing, game: str, variant: Variant, seed:
 
 
 def agent_run(name: str, what: AgentRun) -> Run:
-    """The run of one agent."""
+    """The run of one agent; refused here, before any work, if there is no such game."""
+    for game in set(what.games) - {*BUILT_IN, *GAMES}:
+        require_known(game)
 
     def start(device: torch.device) -> RainbowRun:
         return RainbowRun(what, device)

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from nap.lab.experiments.agents import EVERY_THIRD, Playing, single_runs
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.rainbow.variants import FOUR
+from nap.methods.contract import check_range as check
 
 ArmName = Literal["Rainbow", "LayerNorm", "NaP", "NaP + schedule"]
 
@@ -22,6 +23,10 @@ class Schedules(Playing):
     """arms to train"""
     end_at: float = 0.5
     """fraction of training at which the explicit schedule reaches its end"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self, "end_at", self.end_at, 1e-6, 1)
 
 
 def runs_of(experiment: str, config: Schedules) -> list[Run]:

@@ -9,7 +9,7 @@ from nap.lab.experiments import fig3
 from nap.lab.experiments.agents import Playing, agent_run
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.rainbow.games import BUILT_IN
-from nap.lab.rainbow.run import AgentRun, Changes
+from nap.lab.rainbow.settings import AgentRun, Changes
 from nap.lab.rainbow.variants import LAYER_NORM, NAP, RAINBOW, Variant
 from nap.methods.contract import check_range as check
 

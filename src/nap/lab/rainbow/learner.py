@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from nap.lab.models.rainbow_net import RainbowNet, noise_of
+from nap.lab.models.rainbow_net import noise_of
 from nap.lab.rainbow import c51
 from nap.lab.rainbow.evaluation import greedy
 from nap.lab.rainbow.replay import Outcome, Replay
@@ -31,8 +31,8 @@ class Learner:
     def __init__(
         self, built: Built, replay: Replay, settings: Agent, *, graph: bool = False, compile_: bool = False
     ):
-        self.online: RainbowNet = built.net  # type: ignore[assignment]
-        self.target: RainbowNet = copy.deepcopy(self.online).requires_grad_(False)
+        self.online = built.net
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.projector, self.replay, self.settings = built.projector, replay, settings
         device = replay.mass.device
         some = next(self.online.parameters())
@@ -83,15 +83,14 @@ class Learner:
         losses = c51.losses(self.online(batch.states, noise[:1]), batch.actions, targets)
         return (weights * losses).mean(), losses.detach(), batch.slots
 
-    def turn(self) -> Tensor:
-        """Store `outcome`, what the games did with `actions`; the actions that come next, (N,)."""
+    def turn(self) -> None:
+        """Store `outcome`, what the games did with `actions`, and put the next actions in their place."""
         self._turn()
-        return self.actions
 
     @torch.no_grad()
-    def act_(self) -> Tensor:
+    def act_(self) -> None:
         """The best actions for the newest states, by the mean of their returns; noise is what explores."""
-        return self.actions.copy_(greedy(self.online, self.replay.newest(), self.atoms, self.generator))
+        self.actions.copy_(greedy(self.online, self.replay.newest(), self.atoms, self.generator))
 
     @torch.no_grad()
     def copy_to_target_(self) -> None:
@@ -196,10 +195,8 @@ class Learner:
             self._culprits,
             *self._guard.tensors,
         ]
-        stored = [*self.replay.tensors.values()]
-        small = [
-            t for t in stored if t is not self.replay.frames
-        ]  # trial turns write frames that no slot has yet
+        # All but the frames, which are too many to copy: what trial turns write there no slot shows.
+        small = [tensor for name, tensor in self.replay.tensors.items() if name != "frames"]
         self.replay.mass.fill_(1.0)  # something to draw
         update = captured(self._learn, [*own, *small], [self.generator])
         turn = captured(self._take_in, [*small, self.actions], [self.generator])

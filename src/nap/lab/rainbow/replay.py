@@ -82,10 +82,6 @@ class Replay:
         """All that changes."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
-    @property
-    def capacity(self) -> int:
-        return self.lanes * self.length
-
     def clear_(self) -> None:
         """Forget everything; `begin_` comes next."""
         self.mass.fill_(NEVER)

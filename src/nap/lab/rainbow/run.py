@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,41 +20,10 @@ from nap.lab.rainbow.games import Games, make
 from nap.lab.rainbow.learner import Learner
 from nap.lab.rainbow.playing import Scoreboard, deliver_
 from nap.lab.rainbow.replay import Replay
-from nap.lab.rainbow.settings import Agent
-from nap.lab.rainbow.variants import Variant
-from nap.methods.contract import check_range as check
+from nap.lab.rainbow.settings import AgentRun
 
 PROBE = 256  # states that units and rank are measured on
 STRETCH = 1024  # steps of all lanes together, at most, between two moments at which a run can be laid down
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What is made new when the game changes, besides optimizer and schedule."""
-
-    new_replay: bool = True
-    """the replay is emptied"""
-    new_target: bool = True
-    """the target network becomes the network"""
-
-
-@dataclass(frozen=True)
-class AgentRun:
-    """All that determines the rows of one agent."""
-
-    variant: Variant
-    settings: Agent
-    games: tuple[str, ...]  # played one after the other
-    frames: int  # of each of them
-    intervals: int  # into which those are divided; a row each
-    seed: int
-    changes: Changes = Changes()
-    full_actions: bool = False  # all 18, whatever the game needs
-    tags: Mapping[str, Any] = field(default_factory=dict)  # more fields of each row
-
-    def __post_init__(self) -> None:
-        check(self, "frames", self.frames, 1)
-        check(self, "intervals", self.intervals, 1)
 
 
 class RainbowRun:

@@ -1,9 +1,12 @@
-"""The settings of a Rainbow agent: DQN Zoo's, unless changed. Typed, documented, checked."""
+"""The settings of a Rainbow agent, DQN Zoo's unless changed, and of a run of it; typed and checked."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from nap.lab.rainbow.variants import Variant
 from nap.methods.contract import check_range as check
 
 
@@ -65,3 +68,32 @@ class Agent:
             check(self, name, getattr(self, name), 0, 1)
         least = self.lanes * 2 * (self.stack + self.n_steps)
         check(self, "replay", self.replay, least)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is made new when the game changes, besides optimizer and schedule."""
+
+    new_replay: bool = True
+    """the replay is emptied"""
+    new_target: bool = True
+    """the target network becomes the network"""
+
+
+@dataclass(frozen=True)
+class AgentRun:
+    """All that determines the rows of one agent."""
+
+    variant: Variant
+    settings: Agent
+    games: tuple[str, ...]  # played one after the other
+    frames: int  # of each of them
+    intervals: int  # into which those are divided; a row each
+    seed: int
+    changes: Changes = Changes()
+    full_actions: bool = False  # all 18, whatever the game needs
+    tags: Mapping[str, Any] = field(default_factory=dict)  # more fields of each row
+
+    def __post_init__(self) -> None:
+        check(self, "frames", self.frames, 1)
+        check(self, "intervals", self.intervals, 1)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Literal
 
 import torch
-from torch import nn
 
 import nap
 from nap.lab.models.rainbow_net import RainbowNet
@@ -65,7 +64,7 @@ class Variant:
 class Built:
     """A network, and what keeps its weights at their first norms."""
 
-    net: nn.Module
+    net: RainbowNet
     projector: nap.Projector | None
 
 
