@@ -18,6 +18,7 @@ from nap.lab.rainbow.run import RainbowRun
 from nap.lab.rainbow.settings import Changes
 from nap.lab.rainbow.variants import NAP, NAP_LINEAR, RAINBOW, Variant
 from nap.lab.runs import RunFolder, carry_out
+from nap.lab.runs.checkpoint import load
 from nap.lab.runs.content import checksum, plain
 from sittings import start
 from tiny_agents import CPU, agent, finished
@@ -91,6 +92,9 @@ def test_a_killed_run_folder_resumes(tmp_path: Path) -> None:
     with folder() as home:
         assert carry_out(agent(NAP), home, device=CPU).reason == "finished"
         lines = (home.path / "rows.jsonl").read_text().splitlines()
+        left = {file.name for file in home.path.glob("checkpoint*")}
+        assert left == {"checkpoint.pt"}  # of a finished run one is enough, and without its replay
+        assert load(home.path / "checkpoint.pt")["work"]["replay"] is None
     assert sum('"score"' in line for line in lines) == 3
 
 

@@ -114,10 +114,11 @@ class RainbowRun:
 
     def state_dict(self) -> dict[str, Any]:
         between_games = self.done % self.in_game == 0
+        keeps_replay = self.what.settings.save_replay and self.done < self.total  # at the end nobody needs it
         return {
             "done": self.done,
             "learner": self.learner.state_dict(),
-            "replay": self.replay.state_dict() if self.what.settings.save_replay else None,
+            "replay": self.replay.state_dict() if keeps_replay else None,
             "games": None if between_games else self.games.state_dict(),
             "running": None if between_games else torch.from_numpy(self.scores.running.copy()),
             "finished": list(self.scores.finished),

@@ -13,6 +13,7 @@ import torch
 from nap.lab import rows
 
 from . import provenance
+from .checkpoint import PREVIOUS_NAME
 from .folder import RunFolder
 from .manifest import Manifest
 from .pace import Pace
@@ -99,6 +100,7 @@ def carry_out(
                 manifest.end(f"stopped by {asked.signal}")
                 return Outcome("stopped", work.done, work.total, asked.signal)
             manifest.finish(rows_bytes=file.size())
+            (folder.path / PREVIOUS_NAME).unlink(missing_ok=True)  # nobody will go back to it
     return Outcome("finished", work.done, work.total)
 
 
