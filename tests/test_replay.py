@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nap.lab.rainbow.replay import Outcome, Replay
+from nap.lab.rainbow.replay import BLOCK, NEVER, Outcome, Replay
 
 DISCOUNT = 0.9
 
@@ -181,10 +181,31 @@ def test_transitions_are_drawn_by_their_priorities() -> None:
     batch = replay.sample(200_000, torch.Generator().manual_seed(0))
     slots, counts = batch.slots.unique(return_counts=True)
     assert len(slots) == len(priorities)  # those of priority 0, too, by the uniform share; no other slot ever
-    torch.testing.assert_close(replay.weights()[slots], torch.tensor(exact), rtol=1e-6, atol=0)
     chi_square = ((counts.numpy() - 200_000 * exact) ** 2 / (200_000 * exact)).sum()
     assert chi_square < 20.5  # 0.1 % at five degrees of freedom
-    torch.testing.assert_close(batch.probabilities, replay.weights()[batch.slots])
+    shares = torch.tensor(exact)[torch.searchsorted(slots, batch.slots)]
+    torch.testing.assert_close(batch.probabilities, shares, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("length", [BLOCK // 2, BLOCK + 7, 5 * BLOCK])
+def test_draws_fall_where_one_sum_over_all_slots_puts_them(length: int) -> None:
+    """With blocks that are full, half full and empty; at the very ends of the interval, too."""
+    replay = Replay(3, length, (1, 1))
+    generator = torch.Generator().manual_seed(length)
+    replay.mass.uniform_(0, 3, generator=generator)
+    replay.mass[torch.rand(3, length, generator=generator) < 0.3] = NEVER
+    replay.mass[1, length // 4 :] = NEVER
+    replay.mass[2, -length // 8 :] = NEVER
+    mass = replay.mass.flatten().double()
+    ready, priority = (mass >= 0).double(), mass.clamp(min=0)
+    shares = 0.999 * priority / priority.sum() + 0.001 * ready / ready.sum()
+    u = torch.cat([replay.uniform_numbers(20_000, generator), torch.tensor([0.0, 1 - 2**-53])])
+    batch = replay.draw(u)
+    torch.testing.assert_close(batch.probabilities, shares[batch.slots])
+    assert (ready[batch.slots] == 1).all()
+    upper = shares.cumsum(0)[batch.slots]
+    assert (u <= upper + 1e-12).all()
+    assert (u >= upper - shares[batch.slots] - 1e-12).all()
 
 
 def test_without_any_priority_all_are_alike() -> None:

@@ -15,6 +15,9 @@ import torch
 from torch import Generator, Tensor
 
 NEVER = -1.0  # the mass of a slot that cannot be sampled
+_TINY = torch.finfo(torch.float64).tiny
+_BELOW_ONE = 1 - 1e-15  # keeps a draw inside a sum that was rounded
+BLOCK = 1024  # slots whose masses are summed up before a draw looks at single ones
 
 
 @dataclass(frozen=True)
@@ -73,14 +76,17 @@ class Replay:
         self.actions = per_slot(torch.uint8)
         self.rewards, self.discounts = per_slot(torch.float32), per_slot(torch.float32)
         self.first, self.ended, self.idle = (per_slot(torch.bool) for _ in range(3))
-        self.mass = per_slot(torch.float32).fill_(NEVER)
+        blocks = -(-lanes * length // BLOCK)
+        self._blocks = torch.full((blocks, BLOCK), NEVER, device=device)  # all of `mass`, and no slot more
+        self.mass = self._blocks.view(-1)[: lanes * length].view(lanes, length)
         self.largest = torch.ones((), device=device)  # the largest priority seen
         self.head = torch.zeros((), dtype=torch.int64, device=device)  # the slot of the newest frames
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """All that changes."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {name: value for name, value in own.items() if isinstance(value, Tensor)}
 
     def clear_(self) -> None:
         """Forget everything; `begin_` comes next."""
@@ -153,19 +159,29 @@ class Replay:
         return torch.rand(size, generator=generator, dtype=torch.float64, device=self.mass.device)
 
     def draw(self, u: Tensor) -> Batch:
-        """The transitions where these numbers fall, each transition's share being its probability."""
-        weights = self.weights()
-        sums = weights.cumsum(0)
-        slots = torch.searchsorted(sums, u * sums[-1], right=True).clamp(max=len(sums) - 1)
-        probabilities = (weights[slots] / sums[-1]).clamp(min=torch.finfo(torch.float64).tiny)
-        return self._transitions(slots, probabilities)
+        """The transitions where these numbers fall, each transition's share being its probability.
 
-    def weights(self) -> Tensor:
-        """What each slot weighs in a draw, float64 (N·length,)."""
-        mass = self.mass.flatten().double()
-        ready, priority = (mass >= 0).double(), mass.clamp(min=0)
-        total = priority.sum().clamp(min=torch.finfo(torch.float64).tiny)  # all priorities may be zero
-        return (1 - self.uniform) / total * priority + self.uniform / ready.sum() * ready
+        First the block of slots, then the slot in it: one pass over all masses, and that in float32.
+        """
+        priority, ready = self._blocks.clamp(min=0), self._blocks >= 0
+        masses, counts = priority.sum(1, dtype=torch.float64), ready.sum(1).double()
+        per_mass = (1 - self.uniform) / masses.sum().clamp(min=_TINY)  # all priorities may be zero
+        per_slot = self.uniform / counts.sum()
+
+        def weights(masses: Tensor, counts: Tensor) -> Tensor:
+            return per_mass * masses + per_slot * counts
+
+        of_blocks = weights(masses, counts)
+        sums = of_blocks.cumsum(0)
+        total = sums[-1]
+        at = (u * total).clamp(max=total * _BELOW_ONE)
+        block = torch.searchsorted(sums, at, right=True).clamp(max=len(sums) - 1)  # beyond: if not a number
+        of_slots = weights(priority[block].double(), ready[block].double())
+        inner = of_slots.cumsum(1)
+        at = (at - sums[block] + of_blocks[block]).clamp(min=0).unsqueeze(1)
+        place = (inner <= at.minimum(inner[:, -1:] * _BELOW_ONE)).sum(1, keepdim=True)
+        probabilities = of_slots.gather(1, place).squeeze(1) / total
+        return self._transitions(block * BLOCK + place.squeeze(1), probabilities)
 
     def update_(self, slots: Tensor, priorities: Tensor) -> None:
         """Priorities of sampled transitions, as they are now."""
