@@ -54,9 +54,8 @@ def built(variant: Variant, options: argparse.Namespace, seed: int = 0) -> Rainb
     return RainbowRun(what, device, threads=options.threads, compile_=options.compile)
 
 
-def end_to_end(variant: Variant, options: argparse.Namespace, seed: int = 0) -> float:
+def end_to_end(run: RainbowRun, options: argparse.Namespace) -> float:
     """Frames per second once learning is under way."""
-    run = built(variant, options, seed)
     while run.stored < run.what.settings.learn_start + 4 * run.steps * options.lanes:
         run.advance()
     device, frames = run.device, run.steps * options.lanes * run.games.frames_per_step
@@ -67,11 +66,8 @@ def end_to_end(variant: Variant, options: argparse.Namespace, seed: int = 0) -> 
     return done / passed
 
 
-def parts(variant: Variant, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+def parts(run: RainbowRun, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Milliseconds of each part, and the frames per second that it allows."""
-    run = built(variant, options)
-    while run.stored < run.what.settings.learn_start:
-        run.advance()
     learner, lanes, per_step = run.learner, options.lanes, run.games.frames_per_step
     games = make(options.game, lanes, threads=options.threads)
     games.reset(0)
@@ -95,7 +91,7 @@ def parts(variant: Variant, options: argparse.Namespace) -> dict[str, dict[str, 
 
 def _agent(queue: multiprocessing.Queue, variant: Variant, options: argparse.Namespace, seed: int) -> None:
     _settings()
-    queue.put(end_to_end(variant, options, seed))
+    queue.put(end_to_end(built(variant, options, seed), options))
 
 
 def _settings() -> None:
@@ -126,11 +122,8 @@ def main() -> None:
     rows = []
     for variant in (VARIANTS[name] for name in options.variants):
         if options.agents == 1:
-            row = {
-                "variant": variant.name,
-                "frames/s": end_to_end(variant, options),
-                **parts(variant, options),
-            }
+            run = built(variant, options)
+            row = {"variant": variant.name, "frames/s": end_to_end(run, options), **parts(run, options)}
             pieces = ", ".join(
                 f"{part} {row[part]['ms']:.2f} ms (limit {row[part]['limit']:,.0f})"
                 for part in ("games", "turn", "update")

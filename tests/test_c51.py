@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from nap.lab.models.rainbow_net import DQN, NoisyLinear, RainbowNet, noise_of
 from nap.lab.rainbow import c51
@@ -55,24 +56,18 @@ def test_the_action_comes_from_one_network_and_its_value_from_the_other() -> Non
     evaluating = torch.full((1, 2, 3), -99.0)
     evaluating[0, 0, 2] = 0.0  # thinks action 0 is worth 1
     evaluating[0, 1, 0] = 0.0  # and action 1 is worth −1
-    targets = c51.double_q_targets(torch.zeros(1), torch.ones(1), selecting, evaluating, atoms)
+    best = c51.expected(selecting, atoms).argmax(-1)
+    targets = c51.double_q_targets(torch.zeros(1), torch.ones(1), best, evaluating, atoms)
     torch.testing.assert_close(targets, torch.tensor([[1.0, 0.0, 0.0]]))
 
 
-def test_the_loss_is_the_cross_entropy_of_the_action_taken() -> None:
+def test_log_probabilities_are_those_of_the_actions_taken() -> None:
     logits = torch.randn(3, 4, 5, dtype=torch.float64)
-    targets = torch.rand(3, 5, dtype=torch.float64).softmax(1)
     actions = torch.tensor([2, 0, 3])
     expected = [
-        -sum(
-            t * math.log(q)
-            for t, q in zip(targets[i].tolist(), logits[i, a].softmax(0).tolist(), strict=True)
-        )
-        for i, a in enumerate(actions.tolist())
+        [math.log(q) for q in logits[i, a].softmax(0).tolist()] for i, a in enumerate(actions.tolist())
     ]
-    torch.testing.assert_close(
-        c51.losses(logits, actions, targets), torch.tensor(expected, dtype=torch.float64)
-    )
+    torch.testing.assert_close(c51.taken(logits, actions), torch.tensor(expected, dtype=torch.float64))
 
 
 def test_noise_is_the_signed_root_of_a_normal_cut_off_at_two() -> None:
@@ -122,9 +117,20 @@ def test_it_begins_as_dqn_zoo_s() -> None:
     assert torch.equal(net.value.sigma.weight, torch.full((512, 3136), 0.1 / math.sqrt(3136)))
     logits, noise = net(torch.zeros(2, 4, 84, 84), zero := torch.zeros(1, net.noise_size)), zero
     value = net.value_head(
-        net.value(net.torso(torch.zeros(2, 4, 84, 84)), noise[:, :3648]).relu(), noise[:, :563]
+        net.value(net.features(torch.zeros(2, 4, 84, 84)), noise[:, :3648]).relu(), noise[:, :563]
     )
     torch.testing.assert_close(logits.mean(1), value, rtol=1e-4, atol=1e-5)
+
+
+def test_the_first_convolution_is_dqn_s_of_8_by_8_with_stride_4() -> None:
+    net, frames = RainbowNet(3).double(), torch.randint(0, 256, (2, 4, 84, 84)).double()
+    folded = net.torso[0]
+    assert isinstance(folded, nn.Conv2d)
+    usual = nn.Conv2d(4, 32, 8, 4).double()
+    usual.load_state_dict({"weight": F.pixel_shuffle(folded.weight, 4), "bias": folded.bias})
+    torch.testing.assert_close(
+        net.features(frames), net.torso[1:](usual(frames / 255.0)), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_frames_that_are_too_small_are_refused() -> None:

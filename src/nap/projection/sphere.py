@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -64,6 +65,10 @@ def project_tensors_(
             weight.mul_(replicated_like(factors_to(radius, norms_like(radius, weight), when), weight))
     for (device, dtype), pairs in whole.items():
         tensors = [weight for weight, _ in pairs]
+        fused = _fused() if device.type == "cuda" and not torch.compiler.is_compiling() else None
+        if fused is not None and fused.fits(tensors, [radius for _, radius in pairs]):
+            fused.project_(tensors, [radius for _, radius in pairs], when)
+            continue
         if device.type == "cpu":
             norms = torch.cat([norms_over(w, range(w.ndim)).reshape(1) for w in tensors])
         else:
@@ -71,6 +76,16 @@ def project_tensors_(
         factors = factors_to(torch.cat([radius.reshape(1) for _, radius in pairs]), norms, when)
         # a factor with an axis (not a bare number) makes half-precision products round once, from float32
         torch._foreach_mul_(tensors, list(factors.unsqueeze(1).unbind()))
+
+
+@cache
+def _fused() -> Any:
+    """Kernels for all weights of a GPU at once, where torch came with Triton (on Linux it does)."""
+    try:
+        from nap.projection import fused
+    except ImportError:
+        return None
+    return fused
 
 
 def norms_over(weight: Tensor, axes: Sequence[int]) -> Tensor:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 Torso = Sequence[tuple[int, int, int]]  # channels, kernel, stride of each convolution
@@ -59,9 +60,11 @@ class RainbowNet(nn.Module):
     ):
         super().__init__()
         layers: list[nn.Module] = []
-        channels, (height, width) = stack, shape
         torso = torso or (DQN if min(shape) >= 36 else TINY)
-        for outputs, kernel, stride in torso:
+        self.fold = _fold(torso[0], shape)
+        channels, (height, width) = stack * self.fold**2, (size // self.fold for size in shape)
+        first = (torso[0][0], torso[0][1] // self.fold, torso[0][2] // self.fold)
+        for outputs, kernel, stride in (first, *torso[1:]):
             layers += [nn.Conv2d(channels, outputs, kernel, stride), nn.ReLU()]
             channels = outputs
             height, width = ((size - kernel) // stride + 1 for size in (height, width))
@@ -92,13 +95,27 @@ class RainbowNet(nn.Module):
         some = self.value.mu.weight
         return torch.rand(draws, self.noise_size, generator=generator, device=some.device, dtype=some.dtype)
 
+    def features(self, frames: Tensor) -> Tensor:
+        """What the convolutions make of frames, (B, n)."""
+        return self.torso(F.pixel_unshuffle(frames / 255.0, self.fold))
+
     def forward(self, frames: Tensor, noise: Tensor) -> Tensor:
-        x = self.torso(frames / 255.0)
+        x = self.features(frames)
         parts = noise.split([layer.noise_size for layer in self.noisy_layers], -1)
         advantage = self.advantage_head(self.advantage_relu(self.advantage(x, parts[0])), parts[1])
         value = self.value_head(self.value_relu(self.value(x, parts[2])), parts[3])
         advantage = advantage.view(-1, self.actions, self.atoms)
         return value.unsqueeze(1) + advantage - advantage.mean(1, keepdim=True)
+
+
+def _fold(first: tuple[int, int, int], shape: tuple[int, int]) -> int:
+    """The first convolution's stride, where each patch that it steps over can become one place.
+
+    A kernel of 8×8 with stride 4 on 4 channels is one of 2×2 with stride 1 on 64, with the same weights:
+    GPUs have fast kernels for many channels only.
+    """
+    _, kernel, stride = first
+    return stride if all(size % stride == 0 for size in (kernel, *shape)) else 1
 
 
 def noise_of(u: Tensor) -> Tensor:

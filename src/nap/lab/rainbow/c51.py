@@ -34,16 +34,15 @@ def projected(probabilities: Tensor, rewards: Tensor, discounts: Tensor, atoms: 
     return ((1 - distance).clamp(min=0) @ probabilities[:, :, None]).squeeze(-1)
 
 
-def losses(logits: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy between the targets (B, atoms) and the distribution of the action taken, (B,)."""
+def taken(logits: Tensor, actions: Tensor) -> Tensor:
+    """Log-probabilities (B, atoms) of the returns of the actions taken, from (B, actions, atoms)."""
     rows = torch.arange(len(actions), device=actions.device)
-    return -(targets * logits[rows, actions].log_softmax(-1)).sum(-1)
+    return logits[rows, actions].log_softmax(-1)
 
 
 def double_q_targets(
-    rewards: Tensor, discounts: Tensor, selecting: Tensor, evaluating: Tensor, atoms: Tensor
+    rewards: Tensor, discounts: Tensor, best: Tensor, values: Tensor, atoms: Tensor
 ) -> Tensor:
-    """Where the return distribution should be: the action by one network's logits, its value by another's."""
-    best = expected(selecting, atoms).argmax(-1)
+    """Where the return distribution should be: the actions by one network, their logits by another."""
     rows = torch.arange(len(best), device=best.device)
-    return projected(evaluating[rows, best].softmax(-1), rewards, discounts, atoms)
+    return projected(values[rows, best].softmax(-1), rewards, discounts, atoms)

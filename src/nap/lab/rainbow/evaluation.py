@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from nap.lab.models.rainbow_net import RainbowNet
+from nap.lab.models.rainbow_net import RainbowNet, noise_of
 from nap.lab.rainbow import c51
 from nap.lab.rainbow.games import Games, Step
 from nap.lab.rainbow.playing import Scoreboard
@@ -17,10 +17,9 @@ LANES = 4
 
 
 @torch.no_grad()
-def greedy(net: RainbowNet, states: Tensor, atoms: Tensor, generator: Generator) -> Tensor:
-    """The actions of the highest mean return, (N,), each state with a draw of noise of its own."""
-    noise = net.noise(len(states), generator)
-    return c51.expected(net(states, noise), atoms).argmax(-1)
+def greedy(net: RainbowNet, states: Tensor, v: Tensor, atoms: Tensor) -> Tensor:
+    """The actions of the highest mean return, (N,); `v` draws the noise, for all states or for each."""
+    return c51.expected(net(states, noise_of(v)), atoms).argmax(-1)
 
 
 def evaluate(
@@ -35,7 +34,7 @@ def evaluate(
     memory = Replay(games.count, 2 * (stack + 1), games.shape, stack=stack, steps=1, device=device)
     memory.begin_(torch.from_numpy(games.reset(seed)).to(device))
     for _ in range(max(1, round(frames / (games.count * games.frames_per_step)))):
-        actions = greedy(net, memory.newest(), atoms, generator)
+        actions = greedy(net, memory.newest(), net.uniform_numbers(games.count, generator), atoms)
         games.send(actions.cpu().numpy())
         step = games.recv()
         scores.note(step)

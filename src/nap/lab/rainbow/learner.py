@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Generator, Tensor
@@ -12,14 +12,15 @@ from torch import Generator, Tensor
 from nap.lab.models.rainbow_net import noise_of
 from nap.lab.rainbow import c51
 from nap.lab.rainbow.evaluation import greedy
-from nap.lab.rainbow.replay import Outcome, Replay
+from nap.lab.rainbow.replay import Batch, Outcome, Replay
 from nap.lab.rainbow.settings import Agent
 from nap.lab.rainbow.variants import Built
 from nap.lab.runs.work import NotFinite
-from nap.lab.training.graph import captured, compiled
+from nap.lab.training.graph import captured, compiled, side_by_side
 from nap.lab.training.guard import Guard
 
 PRIORITY_LIMIT = 100.0
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Learner:
@@ -49,6 +50,7 @@ class Learner:
         )
         self._guard = Guard(1, device)
         self.optimizer.found_inf = self._guard.broken  # type: ignore[attr-defined]
+        self.optimizer.grad_scale = self._too_long = torch.ones((), device=device)  # type: ignore[attr-defined]
         count = 1 + len(list(self.online.parameters()))
         self._culprits = torch.zeros(count, dtype=torch.bool, device=device)  # the loss, then each gradient
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
@@ -56,7 +58,11 @@ class Learner:
         self.actions = torch.zeros(replay.lanes, dtype=torch.int64, device=device)
         self.outcome = _empty_outcome(replay)
         self.updates = 0
-        self._objective = compiled(self.objective) if compile_ else self.objective
+        self._sides = [torch.cuda.Stream(device) for _ in range(2)] if device.type == "cuda" else []
+        prepared = compiled if compile_ else _as_it_is
+        self._draw, self._weighed = prepared(replay.draw), prepared(self.weighed)
+        self._best, self._values, self._taken = (prepared(f) for f in (self.best, self.values, self.taken))
+        self._best_now = prepared(self.best_now)
         self._update, self._turn = self._prepared(graph)
 
     def update(self, rate: float, correction: float) -> None:
@@ -68,20 +74,35 @@ class Learner:
         if self.updates % self.settings.target_every == 0:
             self.copy_to_target_()
 
-    def objective(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The weighted mean loss of a batch, the loss of each of its transitions, and their slots.
+    # What follows, up to `weighed`, has no effects: each can be compiled as a whole.
 
-        `u` (B,) draws the transitions; `v` the noise of the three networks in it. A function of these
-        and of what is on the device, without effects: it can be compiled as a whole.
-        """
-        with torch.no_grad():
-            batch, noise = self.replay.draw(u), noise_of(v)
-            selecting = self.online(batch.next_states, noise[1:2])
-            evaluating = self.target(batch.next_states, noise[2:3])
-            targets = c51.double_q_targets(batch.rewards, batch.discounts, selecting, evaluating, self.atoms)
-            weights = importance_weights(batch.probabilities, self.correction).to(targets.dtype)
-        losses = c51.losses(self.online(batch.states, noise[:1]), batch.actions, targets)
-        return (weights * losses).mean(), losses.detach(), batch.slots
+    def taken(self, states: Tensor, actions: Tensor, v: Tensor) -> Tensor:
+        """The network's log-probabilities of returns for actions that were taken; `v` draws its noise."""
+        return c51.taken(self.online(states, noise_of(v)), actions)
+
+    @torch.no_grad()
+    def values(self, states: Tensor, v: Tensor) -> Tensor:
+        """What the target network says of states."""
+        return self.target(states, noise_of(v))
+
+    @torch.no_grad()
+    def best(self, states: Tensor, v: Tensor) -> Tensor:
+        """The network's choice of actions."""
+        return greedy(self.online, states, v, self.atoms)
+
+    def best_now(self, v: Tensor) -> Tensor:
+        """Its choice for the newest states; noise is what explores."""
+        return self.best(self.replay.newest(), v)
+
+    @torch.no_grad()
+    def weighed(
+        self, taken: Tensor, values: Tensor, best: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The weighted mean loss of a batch, the loss of each transition, and the gradient for `taken`."""
+        targets = c51.double_q_targets(batch.rewards, batch.discounts, best, values, self.atoms)
+        weights = importance_weights(batch.probabilities, self.correction).to(targets.dtype) / len(best)
+        losses = -(targets * taken).sum(-1)
+        return (weights * losses).sum(), losses, -weights[:, None] * targets
 
     def turn(self) -> None:
         """Store `outcome`, what the games did with `actions`, and put the next actions in their place."""
@@ -89,8 +110,8 @@ class Learner:
 
     @torch.no_grad()
     def act_(self) -> None:
-        """The best actions for the newest states, by the mean of their returns; noise is what explores."""
-        self.actions.copy_(greedy(self.online, self.replay.newest(), self.atoms, self.generator))
+        """The best actions for the newest states, by the mean of their returns."""
+        self.actions.copy_(self._best_now(self.online.uniform_numbers(self.replay.lanes, self.generator)))
 
     @torch.no_grad()
     def copy_to_target_(self) -> None:
@@ -152,9 +173,16 @@ class Learner:
     def _learn(self) -> None:
         u = self.replay.uniform_numbers(self.settings.batch_size, self.generator)
         v = self.online.uniform_numbers(3, self.generator)
-        loss, losses, slots = self._objective(u, v)
+        batch = self._draw(u)
+        best, values, taken = side_by_side(
+            self._sides,
+            lambda: self._best(batch.next_states, v[1:2]),
+            lambda: self._values(batch.next_states, v[2:3]),
+            lambda: self._taken(batch.states, batch.actions, v[:1]),
+        )
+        loss, losses, gradient = self._weighed(taken.detach(), values, best, batch)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        taken.backward(gradient)
         with torch.no_grad():
             gradients = [p.grad for p in self.online.parameters() if p.grad is not None]
             norms = torch.stack(torch._foreach_norm(gradients))
@@ -162,13 +190,13 @@ class Learner:
             bad = ~torch.cat([loss.view(1), norms]).isfinite()
             self._culprits.copy_(torch.where(self._guard.broken > 0, self._culprits, bad))
             self._guard.note_(loss.view(1), norm.view(1), self._position)
-            torch._foreach_mul_(gradients, (self.settings.clip / norm).clamp(max=1))
+            self._too_long.copy_((norm / self.settings.clip).clamp(min=1))  # Adam divides by it
             self._sums += torch.stack([loss, norm])
             self._position += 1
         self.optimizer.step()
         if self.projector is not None:
             self.projector.project_()
-        self.replay.update_(slots, losses.clamp(max=PRIORITY_LIMIT))
+        self.replay.update_(batch.slots, losses.clamp(max=PRIORITY_LIMIT))
 
     @torch.no_grad()
     def _take_in(self) -> None:
@@ -193,6 +221,7 @@ class Learner:
             self._position,
             self._sums,
             self._culprits,
+            self._too_long,
             *self._guard.tensors,
         ]
         # All but the frames, which are too many to copy: what trial turns write there no slot shows.
@@ -214,6 +243,10 @@ def importance_weights(probabilities: Tensor, exponent: Tensor) -> Tensor:
     """
     weights = probabilities**-exponent
     return weights / weights.max()
+
+
+def _as_it_is(function: F) -> F:
+    return function
 
 
 def _empty_outcome(replay: Replay) -> Outcome:

@@ -16,6 +16,7 @@ import nap
 from nap.lab.models.rainbow_net import RainbowNet
 from nap.schedules import linear_value, warmup_cosine_value
 
+EPS = 1e-5  # of the norms; one relative to the weights would read them three times more in each update
 LAST_RATE = 1e-6  # §4.2: where schedules end
 FIRST_RATE, WARM_UP = 1e-8, 1000  # Appendix B.2: the cosine's warm-up
 
@@ -53,7 +54,7 @@ class Variant:
         """A network of this variant, fresh from the global random state. `example` is a batch of states."""
         net = make()
         if self.norm:
-            nap.normalize_(net, (example, net.noise(1)))
+            nap.normalize_(net, (example, net.noise(1)), eps=EPS)
         projector = None
         if self.project:
             projector = nap.Projector(net, affine=self.affine, output=self.output, decay=self.decay)

@@ -38,6 +38,26 @@ def captured(
     return graph.replay
 
 
+def side_by_side(streams: Sequence[torch.cuda.Stream], *works: Callable[[], T]) -> list[T]:
+    """What each of `works` gives, the last on this stream and the others on those, all at once.
+
+    With no streams, one after the other. The works must hold what they read until this returns: what is
+    let go on one stream is free to be written there, while another may read it still.
+    """
+    if not streams:
+        return [work() for work in works]
+    here = torch.cuda.current_stream()
+    results = []
+    for stream, work in zip(streams, works[:-1], strict=True):
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            results.append(work())
+    results.append(works[-1]())
+    for stream in streams:
+        here.wait_stream(stream)
+    return results
+
+
 def compiled(function: Callable[..., T]) -> Callable[..., T]:
     """Compiled for its own shapes, however many networks were compiled before in this process.
 
