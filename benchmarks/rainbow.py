@@ -79,7 +79,7 @@ def parts(run: RainbowRun, options: argparse.Namespace) -> dict[str, dict[str, f
 
     def turn() -> None:
         learner.turn()
-        learner.actions.cpu()
+        learner.chosen()
 
     timed = {
         "games": (seconds_of(play, torch.device("cpu")), lanes * per_step),

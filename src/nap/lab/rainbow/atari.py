@@ -7,6 +7,7 @@ player; episodes go on after a lost life.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,11 @@ TWO_PLAYERS = frozenset({"combat", "joust", "maze_craze", "warlords"})
 
 NOOPS = 31
 """ale-py draws from 0 to one less"""
+
+
+def cores() -> int:
+    """How many this process may use (`taskset` and containers may leave it some)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Atari:
@@ -65,7 +71,7 @@ class Atari:
         self._env: Any = ale_py.AtariVectorEnv(
             game,
             count,
-            num_threads=threads,
+            num_threads=threads or min(count, cores()),
             max_num_frames_per_episode=frame_cap,
             repeat_action_probability=0.0,
             full_action_space=full_actions,

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -26,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Learner:
     """A network that learns from a replay, its target network, and what both need on the device.
 
-    Nothing here waits for the device but `check` and `read`.
+    Nothing here waits for the device but `chosen`, `check` and `read`.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class Learner:
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._sums = torch.zeros(2, device=device)
         self.actions = torch.zeros(replay.lanes, dtype=torch.int64, device=device)
+        self._announced = torch.zeros(replay.lanes, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._arrived = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
         self.outcome = _empty_outcome(replay)
         self.updates = 0
         self._sides = [torch.cuda.Stream(device) for _ in range(2)] if device.type == "cuda" else []
@@ -107,10 +110,26 @@ class Learner:
     def turn(self) -> None:
         """Store `outcome`, what the games did with `actions`, and put the next actions in their place."""
         self._turn()
+        self._announce()
+
+    def begin(self) -> None:
+        """Actions for the newest states, before any turn."""
+        self._act_()
+        self._announce()
+
+    def chosen(self) -> np.ndarray:
+        """The actions, as soon as the device has them; it does not wait for updates begun since."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._announced.numpy().copy()
+
+    def _announce(self) -> None:
+        self._announced.copy_(self.actions, non_blocking=True)
+        if self._arrived is not None:
+            self._arrived.record()
 
     @torch.no_grad()
-    def act_(self) -> None:
-        """The best actions for the newest states, by the mean of their returns."""
+    def _act_(self) -> None:
         self.actions.copy_(self._best_now(self.online.uniform_numbers(self.replay.lanes, self.generator)))
 
     @torch.no_grad()
@@ -166,6 +185,7 @@ class Learner:
         for name, parameter in self.target.named_parameters():
             parameter.copy_(state["target"][name])
         self.actions.copy_(state["actions"])
+        self._announce()
         self._sums.copy_(state["sums"])
         self._position.copy_(state["position"])
         self.updates = state["updates"]
@@ -201,7 +221,7 @@ class Learner:
     @torch.no_grad()
     def _take_in(self) -> None:
         self.replay.add_(self.actions, self.outcome)
-        self.act_()
+        self._act_()
 
     def _prepared(self, graph: bool) -> tuple[Callable[[], None], Callable[[], None]]:
         """Update and turn, captured where asked; all is as before, but the optimizer has its state."""
