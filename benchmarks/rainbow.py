@@ -17,6 +17,7 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,11 +55,14 @@ def built(variant: Variant, options: argparse.Namespace, seed: int = 0) -> Rainb
     return RainbowRun(what, device, threads=options.threads, compile_=options.compile)
 
 
-def end_to_end(run: RainbowRun, options: argparse.Namespace) -> float:
-    """Frames per second once learning is under way."""
+def end_to_end(
+    run: RainbowRun, options: argparse.Namespace, ready: Callable[[], object] = lambda: None
+) -> float:
+    """Frames per second once learning is under way, and `ready` has returned."""
     while run.stored < run.what.settings.learn_start + 4 * run.steps * options.lanes:
         run.advance()
     device, frames = run.device, run.steps * options.lanes * run.games.frames_per_step
+    ready()
     done, began = 0, _now(device)
     while (passed := _now(device) - began) < options.seconds:
         run.advance()
@@ -78,8 +82,8 @@ def parts(run: RainbowRun, options: argparse.Namespace) -> dict[str, dict[str, f
         games.recv()
 
     def turn() -> None:
-        learner.turn()
-        learner.chosen()
+        run.actor.turn()
+        run.actor.chosen()
 
     timed = {
         "games": (seconds_of(play, torch.device("cpu")), lanes * per_step),
@@ -89,9 +93,9 @@ def parts(run: RainbowRun, options: argparse.Namespace) -> dict[str, dict[str, f
     return {name: {"ms": 1e3 * each, "limit": frames / each} for name, (each, frames) in timed.items()}
 
 
-def _agent(queue: multiprocessing.Queue, variant: Variant, options: argparse.Namespace, seed: int) -> None:
+def _agent(queue: Any, everyone: Any, variant: Variant, options: argparse.Namespace, seed: int) -> None:
     _settings()
-    queue.put(end_to_end(built(variant, options, seed), options))
+    queue.put(end_to_end(built(variant, options, seed), options, everyone.wait))
 
 
 def _settings() -> None:
@@ -138,11 +142,12 @@ def main() -> None:
 
 
 def _together(variant: Variant, options: argparse.Namespace) -> float:
-    """Frames per second of several agents at once, each in a process of its own."""
+    """Frames per second of several agents in the same seconds, each in a process of its own."""
     context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
+    queue, everyone = context.Queue(), context.Barrier(options.agents)
     agents = [
-        context.Process(target=_agent, args=(queue, variant, options, seed)) for seed in range(options.agents)
+        context.Process(target=_agent, args=(queue, everyone, variant, options, seed))
+        for seed in range(options.agents)
     ]
     for agent in agents:
         agent.start()

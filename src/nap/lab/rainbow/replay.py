@@ -88,6 +88,11 @@ class Replay:
         own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         return {name: value for name, value in own.items() if isinstance(value, Tensor)}
 
+    @property
+    def small_tensors(self) -> list[Tensor]:
+        """All but the frames, which are too many to copy: what a trial writes there no slot shows."""
+        return [tensor for name, tensor in self.tensors.items() if name != "frames"]
+
     def clear_(self) -> None:
         """Forget everything; `begin_` comes next."""
         self.mass.fill_(NEVER)

@@ -15,6 +15,7 @@ import torch
 
 from nap.lab.models.rainbow_net import RainbowNet
 from nap.lab.rainbow import measure
+from nap.lab.rainbow.actor import Actor
 from nap.lab.rainbow.evaluation import LANES, evaluate
 from nap.lab.rainbow.games import Games, make
 from nap.lab.rainbow.learner import Learner
@@ -84,6 +85,14 @@ class RainbowRun:
         if compile_ is None:
             compile_ = cuda and self.total * self.steps_per_unit >= WORTH_COMPILING
         self.learner = Learner(built, self.replay, settings, graph=graph, compile_=compile_)
+        self.actor = Actor(
+            built.net,
+            self.replay,
+            self.learner.atoms,
+            self.learner.generator,
+            graph=graph,
+            compile_=compile_,
+        )
         self.scores = Scoreboard.of(lanes)
         self.stored = self.owed = 0
         self._no_replay = self._no_episodes = False  # what a resume could not take up
@@ -104,13 +113,13 @@ class RainbowRun:
         rate = self.variant.rate(self.what.settings.learning_rate, self.updates_in(visit))
         for step in range(self.steps):
             self._learn(rate, (stretch * self.steps + step) / (self.in_game * self.steps))
-            self.games.send(self.learner.chosen())  # chosen before these updates, which go on meanwhile
+            self.games.send(self.actor.chosen())  # chosen before these updates, which go on meanwhile
             outcome = self.games.recv()
             self.scores.note(outcome)
-            deliver_(outcome, self.what.settings.discount, self.learner.outcome)
-            self.learner.turn()
+            deliver_(outcome, self.what.settings.discount, self.actor.outcome)
+            self.actor.turn()
             self.stored += self.what.settings.lanes
-        self.learner.check()
+        self.learner.watch.check()
         self.done += 1
         interval, rest = divmod(stretch + 1, self.parts)
         return [] if rest else self._rows(visit, interval)
@@ -127,6 +136,7 @@ class RainbowRun:
         return {
             "done": self.done,
             "learner": self.learner.state_dict(),
+            "actor": self.actor.state_dict(),
             "replay": self.replay.state_dict() if keeps_replay else None,
             "games": None if between_games else self.games.state_dict(),
             "running": None if between_games else torch.from_numpy(self.scores.running.copy()),
@@ -138,6 +148,7 @@ class RainbowRun:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.done, self.stored, self.owed = state["done"], state["stored"], state["owed"]
         self.learner.load_state_dict(state["learner"])
+        self.actor.load_state_dict(state["actor"])
         self.scores.finished = list(state["finished"])
         if state["replay"] is not None:
             self.replay.load_state_dict(state["replay"])
@@ -182,7 +193,7 @@ class RainbowRun:
 
     def _begin(self) -> None:
         self.replay.begin_(torch.from_numpy(self.games.frames).to(self.device))
-        self.learner.begin()
+        self.actor.begin()
 
     def _learn(self, rate: Any, progress: float) -> None:
         """The updates that the steps of all lanes bring."""
@@ -218,7 +229,7 @@ class RainbowRun:
             cycle = what.games[:visit].count(what.games[visit]) + 1
             place = {"visit": visit, "cycle": cycle, "frames_in_game": interval * per_interval}
             common = place | common  # a fresh agent's visit is the one its tags say
-        row = common | self.scores.read() | self.learner.read()
+        row = common | self.scores.read() | self.learner.watch.read()
         if what.settings.evaluation:
             row |= {"training_score": row["score"]} | self._evaluated(visit, interval)
         row["learning_rate"] = self.learner.rate.item()
