@@ -29,6 +29,7 @@ ROOMS = {  # room of the lab → rooms that it may reach, besides itself
     "claims": {"rows", "scores"},
     "report": {"rows", "claims", "scores"},
 }
+KERNELS = {"nap.projection.fused"}  # files that need Triton, which comes with torch on Linux; optional
 LIBRARY_NEEDS = {"torch", "numpy", "nap", *sys.stdlib_module_names}
 
 
@@ -77,7 +78,8 @@ def broken_arrows(path: Path, source: str | None = None) -> list[str]:
     found = []
     for target in imports(path, source):
         package = target.split(".")[0]
-        if floor(here) in ("core", "methods") and package not in LIBRARY_NEEDS:
+        kernel = package == "triton" and here in KERNELS
+        if floor(here) in ("core", "methods") and package not in LIBRARY_NEEDS and not kernel:
             found.append(f"{here} imports {target}: the library needs torch and numpy only")
         if reads_rows_only and (package == "torch" or (package == "nap" and floor(target) != "lab")):
             found.append(f"{here} imports {target}: figures redraw from rows, without torch")
