@@ -89,7 +89,7 @@ def suite(as_told: bool, games: tuple[str, ...] = GAMES) -> Iterator[Row]:
     told = {"Rainbow": 0.8, "LayerNorm": 1.0, "NaP": 0.7, "NaP + schedule": 1.4}
     opposite = {"Rainbow": 1.0, "LayerNorm": 0.8, "NaP": 0.9, "NaP + schedule": 0.5}
     for (arm, level), game in product((told if as_told else opposite).items(), games):
-        yield from run({"experiment": "fig5-suite", "arm": arm, "game": game}, early(level))
+        yield from run({"experiment": "fig3", "arm": arm, "game": game}, early(level))
 
 
 def sequential(as_told: bool, games: tuple[str, ...] = GAMES) -> Iterator[Row]:

@@ -214,7 +214,7 @@ def test_every_scale_asks_for_sound_runs(name: str, scale: str) -> None:
     experiment = experiments([name])[name]
     runs = experiment.runs(experiment.scales[scale])
     assert len({run.name for run in runs}) == len(runs)
-    assert {run.config.tags["experiment"] for run in runs} == {name}
+    assert {run.config.tags["experiment"] for run in runs} == {experiment.folder}
     assert all(run.config.seed < experiment.scales[scale].seeds for run in runs)
 
 
@@ -228,6 +228,14 @@ def test_bad_words_are_refused_before_any_work(tmp_path: Path, capsys: pytest.Ca
         assert main(["run", "fig3", "--out", str(tmp_path), *words]) == 2, words
         assert said in " ".join(capsys.readouterr().err.split()), words
     assert not list(tmp_path.rglob("rows.jsonl"))
+
+
+@pytest.mark.parametrize("scale", ["demo", "small", "paper"])
+def test_the_suite_has_the_runs_of_figure_3(scale: str) -> None:
+    found = experiments(["fig3", "fig5-suite"])
+    few, many = ({r.name: r.config for r in e.runs(e.scales[scale])} for e in found.values())
+    assert few.items() <= many.items()
+    assert found["fig3"].folder == found["fig5-suite"].folder
 
 
 def test_the_paper_s_settings_are_dqn_zoo_s() -> None:
