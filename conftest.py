@@ -2,4 +2,5 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("triton") else ["src/nap/lab/training/kernels.py"]
+NEED_TRITON = ["src/nap/lab/training/kernels.py", "src/nap/projection/fused.py"]
+collect_ignore = [] if find_spec("triton") else NEED_TRITON

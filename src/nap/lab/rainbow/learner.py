@@ -15,8 +15,8 @@ from nap.lab.rainbow.evaluation import greedy
 from nap.lab.rainbow.replay import Batch, Replay
 from nap.lab.rainbow.settings import Agent
 from nap.lab.rainbow.variants import Built
-from nap.lab.rainbow.watch import Watch
 from nap.lab.training.graph import captured, compiled, side_by_side
+from nap.lab.training.watch import Watch
 
 PRIORITY_LIMIT = 100.0
 F = TypeVar("F", bound=Callable[..., Any])
