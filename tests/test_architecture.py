@@ -26,6 +26,7 @@ ROOMS = {  # room of the lab → rooms that it may reach, besides itself
     "runs": {"rows"},
     "training": {"data", "models", "runs"},
     "rainbow": {"models", "runs", "training"},
+    "sequences": {"data", "models", "runs", "training"},
     "claims": {"rows", "scores"},
     "report": {"rows", "claims", "scores"},
 }

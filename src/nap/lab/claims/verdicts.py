@@ -13,8 +13,10 @@ from nap.lab.claims import (
     fig5_sequential,
     fig5_suite,
     fig6,
+    induction,
     revival,
     stats,
+    strings,
     walk,
 )
 from nap.lab.claims.claim import Claim, Evidence
@@ -32,6 +34,8 @@ CLAIMS: tuple[Claim, ...] = (
     *stats.CLAIMS,
     *revival.CLAIMS,
     *walk.CLAIMS,
+    *strings.CLAIMS,
+    *induction.CLAIMS,
 )
 Result = tuple[Claim, Evidence]
 

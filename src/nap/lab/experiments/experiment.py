@@ -23,6 +23,8 @@ MODULES = {  # name on the command line → module that holds its EXPERIMENT
     "fig5-suite": "nap.lab.experiments.fig5_suite",
     "fig5-sequential": "nap.lab.experiments.fig5_sequential",
     "fig6": "nap.lab.experiments.fig6",
+    "strings": "nap.lab.experiments.strings",
+    "induction": "nap.lab.experiments.induction",
 }
 
 

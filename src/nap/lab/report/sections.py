@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from nap.lab.claims import Result, judge
-from nap.lab.report import fig1, fig2, fig4, rainbow, revival, suite, walk
+from nap.lab.report import fig1, fig2, fig4, rainbow, revival, sequences, suite, walk
 from nap.lab.report.facts import Group
 from nap.lab.report.facts_html import facts_html, problems_html, run_again
 from nap.lab.report.figure_html import figure_html
@@ -118,6 +118,22 @@ SECTIONS = (
         walk.missing,
         "Under random gradients a norm slows the dying of units for gradient descent, and for RMSProp-like "
         "steps ends their steady accumulation; centring adds little.",
+    ),
+    Section(
+        "induction",
+        "induction",
+        "Appendix · Copying what came before",
+        sequences.induction,
+        sequences.missing_induction,
+        "Norms and projection do not keep a transformer from learning to copy; they speed it up.",
+    ),
+    Section(
+        "strings",
+        "strings",
+        "Appendix · Random strings, again and again",
+        sequences.strings,
+        sequences.missing_strings,
+        "A plain transformer loses plasticity; weight projection and weight decay make it more robust.",
     ),
 )
 MOST_NAMES = 12  # of what is missing; more would bury the figure

@@ -1,0 +1,86 @@
+"""Strings that end with a copy of a piece of themselves: do norms and projection get in the way? (C.3)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, get_args
+
+from nap.lab.experiments.arm_runs import slug
+from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.sequences.arms import BASELINE, NAP, NAP_NO_SCALE, NORM_ONLY, PROJECTION_ONLY
+from nap.lab.sequences.run import CopyingWork, SequenceRun
+from nap.lab.sequences.settings import Copying, Network, Training, copies
+
+ARMS = (BASELINE, PROJECTION_ONLY, NORM_ONLY, NAP, NAP_NO_SCALE)
+ArmName = Literal["baseline", "projection only", "norm only", "NaP", "NaP, no scale"]
+
+
+@dataclass(frozen=True)
+class Induction(Network, Training):
+    """Settings of the copied strings."""
+
+    forms: tuple[str, ...] = ("412+100", "100+50")
+    """lengths of the random prefix and of the copy, a data set for each"""
+    strings: int = 4096
+    """strings of a data set"""
+    steps: int = 10_000
+    """updates"""
+    every: int = 100
+    """updates between two rows"""
+    arms: tuple[ArmName, ...] = get_args(ArmName)
+    """arms to train"""
+
+    def __post_init__(self) -> None:
+        for form in self.forms:
+            self.copying(form)
+
+    def copying(self, form: str) -> Copying:
+        """The settings of one form."""
+        prefix, suffix = copies(form)
+        shared = {name: getattr(self, name) for name in Copying.__dataclass_fields__ if hasattr(self, name)}
+        return Copying(**shared, prefix=prefix, suffix=suffix)
+
+
+def runs(config: Induction) -> list[Run]:
+    """A run for each form, arm and seed."""
+    return [
+        Run(
+            f"{slug(form)}-{slug(arm.name)}-seed-{seed}",
+            what,
+            partial(CopyingWork, what),
+        )
+        for form in config.forms
+        for arm in ARMS
+        if arm.name in config.arms
+        for seed in range(config.seeds)
+        for what in [SequenceRun(arm, config.copying(form), seed, {"experiment": "induction", "form": form})]
+    ]
+
+
+# "The networks are small enough that normalization is not critical": arms without norms have none at all.
+PAPER = Induction(backbone_norm="none")
+SMALL = replace(PAPER, forms=("100+50",), steps=3_000)
+DEMO = Induction(
+    blocks=2,
+    heads=2,
+    width=32,
+    backbone_norm="none",
+    vocabulary=32,
+    strings=4096,
+    forms=("16+12",),
+    steps=500,
+    every=25,
+    batch_size=64,
+    learning_rate=3e-3,
+)
+
+EXPERIMENT = Experiment(
+    name="induction",
+    title="strings that end with a copy of a piece of themselves (Appendix C.3)",
+    shows="Norms and projection do not keep a transformer from learning to copy; they speed it up.",
+    scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
+    runs=runs,
+    needs={"demo": "", "small": "", "paper": ""},
+    folder="induction",
+)

@@ -1,0 +1,73 @@
+"""Random strings that are drawn anew, over and over: do transformers go on memorising them? (Appendix C.3)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, get_args
+
+from nap.lab.experiments.arm_runs import slug
+from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.sequences.arms import BASELINE, NAP, NAP_NO_SCALE, NORM_ONLY, decayed
+from nap.lab.sequences.run import MemorisingWork, SequenceRun
+from nap.lab.sequences.settings import Memorising
+from nap.methods.contract import check_range as check
+
+ARMS = (BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE)
+ArmName = Literal["baseline", "norm only", "NaP", "NaP, no scale"]
+
+
+@dataclass(frozen=True)
+class Strings(Memorising):
+    """Settings of the random strings."""
+
+    arms: tuple[ArmName, ...] = get_args(ArmName)
+    """arms to train"""
+    weight_decays: tuple[float, ...] = (0.01, 0.1, 1.0)
+    """more arms: the baseline with these strengths of AdamW's weight decay"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for strength in self.weight_decays:
+            check(self, "weight_decays", strength, 0)
+
+
+def runs(config: Strings) -> list[Run]:
+    """A run for each arm and seed."""
+    arms = [arm for arm in ARMS if arm.name in config.arms] + [decayed(d) for d in config.weight_decays]
+    settings = Memorising(**{name: getattr(config, name) for name in Memorising.__dataclass_fields__})
+    tags = {"experiment": "strings", "chance": 1 / config.vocabulary}
+    return [
+        Run(f"{slug(arm.name)}-seed-{seed}", what, partial(MemorisingWork, what))
+        for arm in arms
+        for seed in range(config.seeds)
+        for what in [SequenceRun(arm, settings, seed, tags)]
+    ]
+
+
+PAPER = Strings()
+SMALL = replace(PAPER, strings=256, length=128, tasks=20, steps=500)
+DEMO = Strings(
+    blocks=2,
+    heads=2,
+    width=32,
+    vocabulary=16,
+    strings=64,
+    length=17,
+    tasks=12,
+    steps=60,
+    batch_size=32,
+    learning_rate=1e-2,
+    weight_decays=(0.1, 1.0),
+)
+
+EXPERIMENT = Experiment(
+    name="strings",
+    title="random strings, drawn anew over and over, learnt by a transformer (Appendix C.3)",
+    shows="A plain transformer memorises later strings less well; weight projection or weight decay keeps it "
+    "able to learn.",
+    scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
+    runs=runs,
+    needs={"demo": "", "small": "", "paper": ""},
+    folder="strings",
+)

@@ -1,0 +1,110 @@
+"""A plain decoder-only transformer (Appendix B.3): what `nap.normalize_` gets to see in the language lab.
+
+Pre-norm blocks as in T5: no biases, ReLU, attention and a hidden layer of four times the width; positions
+are learnt. `norm="none"` leaves the residual stream without norms.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+BackboneNorm = Literal["layer", "none"]
+
+
+class Attention(nn.Module):
+    """Causal attention with `heads` heads."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"a width of {width} cannot be divided among {heads} heads")
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        def split(y: Tensor) -> Tensor:
+            return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+        q, k, v = split(self.query(x)), split(self.key(x)), split(self.value(x))
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """Attention, then a hidden layer, each added to the residual stream."""
+
+    def __init__(self, width: int, heads: int, norm: BackboneNorm):
+        super().__init__()
+        self.attention_norm, self.hidden_norm = _norm(width, norm), _norm(width, norm)
+        self.attention = Attention(width, heads)
+        self.up, self.activation = nn.Linear(width, 4 * width, bias=False), nn.ReLU()
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.down(self.activation(self.up(self.hidden_norm(x))))
+
+
+class Transformer(nn.Module):
+    """Tokens (B, L ≤ length) → logits of the next token (B, L, vocabulary).
+
+    Args:
+        tied: the output layer is the table of tokens.
+        recompute: keep no activations inside blocks, compute them again in the backward pass.
+
+    >>> net = Transformer(256, 512, blocks=4, heads=8, width=256)
+    >>> sum(p.numel() for p in net.parameters())
+    3412480
+    >>> net(torch.zeros(2, 7, dtype=torch.int64)).shape
+    torch.Size([2, 7, 256])
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        length: int,
+        *,
+        blocks: int = 4,
+        heads: int = 8,
+        width: int = 256,
+        norm: BackboneNorm = "layer",
+        tied: bool = False,
+        recompute: bool = False,
+    ):
+        super().__init__()
+        self.length, self.width, self.recompute = length, width, recompute
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads, norm) for _ in range(blocks))
+        self.final_norm = _norm(width, norm)
+        self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every signal starts with unit variance; each branch adds its share of one to the stream."""
+        share = 1 / math.sqrt(2 * len(self.blocks))
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                gain = share if name.endswith(("out.weight", "down.weight")) else 1.0
+                table = name in ("tokens.weight", "positions.weight")
+                std = math.sqrt(0.5) if table else gain / math.sqrt(parameter.shape[1])
+                nn.init.normal_(parameter, std=std)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if tokens.shape[1] > self.length:
+            raise ValueError(f"{tokens.shape[1]} tokens are more than the {self.length} positions there are")
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.recompute and self.training else block(x)
+        x = self.final_norm(x)
+        if self.head is None:
+            return F.linear(x / math.sqrt(self.width), self.tokens.weight)
+        return self.head(x)
+
+
+def _norm(width: int, norm: BackboneNorm) -> nn.Module:
+    return nn.LayerNorm(width) if norm == "layer" else nn.Identity()

@@ -1,0 +1,50 @@
+"""What the arms of the sequence experiments do to a plain transformer; values, not code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+import nap
+
+
+@dataclass(frozen=True)
+class SequenceArm:
+    """One way to train a transformer: what a line in a figure stands for."""
+
+    name: str
+    norm: bool = False  # norms before nonlinearities, RMSNorm on queries and keys
+    project: bool = False
+    scale: bool = True  # the norms that were put in have a learnable scale (and offset)
+    weight_decay: float = 0.0  # AdamW's
+
+    def build(
+        self, make: Callable[[], nn.Module], tokens: torch.Tensor
+    ) -> tuple[nn.Module, nap.Projector | None]:
+        """A fresh network, from the global random state, and what keeps its weights at their norms.
+
+        Without norms every weight can be projected too (§C.3 does so): that fixes the scale of the function.
+        """
+        model = make()
+        if self.norm:
+            nap.normalize_(model, tokens, affine="scale_offset" if self.scale else "none")
+        return model, nap.Projector(model) if self.project else None
+
+
+BASELINE = SequenceArm("baseline")
+NORM_ONLY = SequenceArm("norm only", norm=True)
+NAP = SequenceArm("NaP", norm=True, project=True)
+NAP_NO_SCALE = SequenceArm("NaP, no scale", norm=True, project=True, scale=False)
+PROJECTION_ONLY = SequenceArm("projection only", project=True)
+
+
+def decayed(weight_decay: float) -> SequenceArm:
+    """The baseline with weight decay.
+
+    >>> decayed(0.1).name
+    'weight decay 0.1'
+    """
+    return SequenceArm(f"weight decay {weight_decay:g}", weight_decay=weight_decay)

@@ -1,0 +1,118 @@
+"""The settings of sequence experiments: typed, documented, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nap.lab.models.transformer import BackboneNorm, Transformer
+from nap.methods.contract import check_range as check
+
+
+@dataclass(frozen=True)
+class Network:
+    """A transformer."""
+
+    blocks: int = 4
+    """blocks, each of attention and a hidden layer"""
+    heads: int = 8
+    """heads of each attention"""
+    width: int = 256
+    """width of the residual stream, d_model"""
+    backbone_norm: BackboneNorm = "layer"
+    """LayerNorm on what enters each block, which all arms have; or none"""
+    vocabulary: int = 256
+    """different tokens"""
+
+    def __post_init__(self) -> None:
+        for name in ("blocks", "heads", "width"):
+            check(self, name, getattr(self, name), 1)
+        check(self, "vocabulary", self.vocabulary, 2)
+        if self.width % self.heads:
+            raise ValueError(f"width is {self.width}, which {self.heads} heads cannot share; change --heads")
+
+    def make(self, length: int) -> Callable[[], Transformer]:
+        """What builds such a network for so many positions."""
+        return lambda: Transformer(
+            self.vocabulary,
+            length,
+            blocks=self.blocks,
+            heads=self.heads,
+            width=self.width,
+            norm=self.backbone_norm,
+        )
+
+
+@dataclass(frozen=True)
+class Training:
+    """How it learns."""
+
+    batch_size: int = 128
+    """strings in a batch"""
+    learning_rate: float = 1e-3
+    """Adam's learning rate, constant"""
+    seeds: int = 3
+    """networks of each arm; seeds count from 0"""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "seeds"):
+            check(self, name, getattr(self, name), 1)
+        check(self, "learning_rate", self.learning_rate, 1e-12, 1.0)
+
+
+@dataclass(frozen=True)
+class Memorising(Network, Training):
+    """Strings that are drawn anew, over and over."""
+
+    strings: int = 1024
+    """strings of a data set"""
+    length: int = 512
+    """tokens of a string"""
+    tasks: int = 10
+    """data sets, one after the other"""
+    steps: int = 1000
+    """updates on each"""
+
+    def __post_init__(self) -> None:
+        Network.__post_init__(self)
+        Training.__post_init__(self)
+        for name in ("tasks", "steps"):
+            check(self, name, getattr(self, name), 1)
+        check(self, "length", self.length, 2)
+        check(self, "strings", self.strings, self.batch_size)
+
+
+@dataclass(frozen=True)
+class Copying(Network, Training):
+    """Strings that end with a copy of a piece of themselves; a fixed set."""
+
+    strings: int = 4096
+    """strings of the data set"""
+    prefix: int = 412
+    """random tokens that a string begins with"""
+    suffix: int = 100
+    """tokens that repeat a piece of them"""
+    steps: int = 10_000
+    """updates"""
+    every: int = 100
+    """updates between two rows"""
+
+    def __post_init__(self) -> None:
+        Network.__post_init__(self)
+        Training.__post_init__(self)
+        for name in ("steps", "every"):
+            check(self, name, getattr(self, name), 1)
+        check(self, "suffix", self.suffix, 3, self.prefix)
+        check(self, "strings", self.strings, self.batch_size)
+
+
+def copies(form: str) -> tuple[int, int]:
+    """The two lengths that a form names.
+
+    >>> copies("412+100")
+    (412, 100)
+    """
+    prefix, plus, suffix = form.partition("+")
+    if not (plus and prefix.isdecimal() and suffix.isdecimal()):
+        raise ValueError(f"{form!r} is no form of strings: write the two lengths as in 412+100")
+    return int(prefix), int(suffix)
