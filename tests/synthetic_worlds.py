@@ -167,7 +167,47 @@ def walk_world(as_told: bool) -> Iterator[Row]:
     }
 
 
+def strings_world(as_told: bool) -> Iterator[Row]:
+    # arm → (first accuracy, last accuracy)
+    told = {
+        "baseline": (0.5, 0.2),
+        "norm only": (0.5, 0.3),
+        "NaP": (0.5, 0.51),
+        "NaP, no scale": (0.55, 0.56),
+        "weight decay 0.1": (0.5, 0.4),
+        "weight decay 1": (0.5, 0.5),
+    }
+    opposite = {
+        "baseline": (0.5, 0.5),
+        "norm only": (0.5, 0.5),
+        "NaP": (0.5, 0.3),
+        "NaP, no scale": (0.3, 0.2),
+        "weight decay 0.1": (0.5, 0.4),
+        "weight decay 1": (0.4, 0.45),
+    }
+    growth = (10.0, 20.0) if as_told else (10.0, 10.0)
+    for arm, ends in (told if as_told else opposite).items():
+        keys = {"experiment": "strings", "arm": arm, "chance": 1 / 16}
+        yield from rows_of(keys, lines(accuracy=ends, parameter_norm=growth), tasks())
+        yield {**keys, "kind": "trajectory", "seed": 0, "task": 1, "step": 10, "accuracy": 0.3}
+
+
+def induction_world(as_told: bool) -> Iterator[Row]:
+    steps = np.arange(100, 1100, 100)
+    # arm → (step at which half is learnt, accuracy of copying in the end)
+    told = {"baseline": 500, "projection only": 400, "norm only": 350, "NaP": 200, "NaP, no scale": 300}
+    opposite = {"baseline": 200, "projection only": 350, "norm only": 300, "NaP": 450, "NaP, no scale": 400}
+    best = 0.95 if as_told else 0.5
+    for form, (arm, half) in product(("412+100", "100+50"), (told if as_told else opposite).items()):
+        learnt = 1 / (1 + np.exp((half - steps) / 50))
+        metrics = {"retrieval": best * learnt, "unseen": best * learnt, "memorisation": 0.3 * learnt}
+        keys = {"experiment": "induction", "arm": arm, "form": form}
+        yield from rows_of(keys, metrics, [{"step": int(step)} for step in steps])
+
+
 WORLDS: dict[str, World] = {
+    "strings": strings_world,
+    "induction": induction_world,
     "fig1": fig1_world,
     "fig2": fig2_world,
     "fig4": fig4_world,

@@ -12,7 +12,7 @@ from nap.lab.claims.claim import Evidence, Verdict, number
 from nap.lab.claims.verdicts import Result
 
 MARKS = {Verdict.HOLDS: "✓", Verdict.FAILS: "✗", Verdict.UNCLEAR: "?"}
-SAYS, EFFECT, NEEDS, SEEDS = 48, 32, 12, 5  # columns; 100 with the gaps between them
+SAYS, EFFECT, NEEDS, SEEDS = 48, 31, 13, 5  # columns; 100 with the gaps between them
 
 
 def table(results: Sequence[Result]) -> str:

@@ -1,0 +1,222 @@
+"""Training on strings: against a loop by hand, over kills and resumes, and on what it must refuse."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nap
+from nap.lab.data.streams import batches
+from nap.lab.data.strings import copied_strings, random_strings
+from nap.lab.experiments.experiment import experiments
+from nap.lab.runs.work import NotFinite
+from nap.lab.sequences.arms import (
+    BASELINE,
+    NAP,
+    NAP_NO_SCALE,
+    NORM_ONLY,
+    PROJECTION_ONLY,
+    SequenceArm,
+    decayed,
+)
+from nap.lab.sequences.run import CopyingWork, MemorisingWork, SequenceRun, StringWork
+from nap.lab.sequences.settings import Copying, Memorising, copies
+
+CPU = torch.device("cpu")
+NET: dict[str, Any] = {"blocks": 1, "heads": 2, "width": 16, "vocabulary": 8, "batch_size": 8}
+MEMORISING = Memorising(**NET, strings=20, length=9, tasks=3, steps=7, learning_rate=1e-2)
+COPYING = Copying(**NET, strings=20, prefix=8, suffix=5, steps=7, every=3, learning_rate=1e-2)
+ARMS = [BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE, PROJECTION_ONLY, decayed(0.1)]
+
+
+def work(arm: SequenceArm = NAP, config: Any = MEMORISING, seed: int = 0, **options: Any) -> StringWork:
+    kind = MemorisingWork if isinstance(config, Memorising) else CopyingWork
+    return kind(SequenceRun(arm, config, seed, {"experiment": "x"}), CPU, **options)
+
+
+def finished(work: StringWork) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    while work.done < work.total:
+        rows += work.advance()
+    return rows
+
+
+@given(seed=st.integers(0, 99), prefix=st.integers(3, 20), data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_the_end_is_a_piece_of_the_beginning(seed: int, prefix: int, data: st.DataObject) -> None:
+    suffix = data.draw(st.integers(1, prefix))
+    strings = copied_strings(seed, count=5, prefix=prefix, suffix=suffix, vocabulary=9).tolist()
+    for string in strings:
+        pieces = [string[i : i + suffix] for i in range(prefix - suffix + 1)]
+        assert string[prefix:] in pieces
+
+
+def test_every_place_is_copied_from() -> None:
+    strings = copied_strings(0, count=400, prefix=6, suffix=3, vocabulary=10**6).tolist()
+    assert {string.index(string[6]) for string in strings} == {0, 1, 2, 3}
+
+
+def test_strings_are_functions_of_seed_and_task() -> None:
+    def draw(seed: int, task: int) -> torch.Tensor:
+        return random_strings(seed, task, count=50, length=20, vocabulary=256)
+
+    assert torch.equal(draw(1, 2), draw(1, 2))
+    others = [draw(1, 3), draw(2, 2)]
+    assert all((draw(1, 2) == other).float().mean() < 0.03 for other in others)
+    copied = partial(copied_strings, 0, count=50, prefix=20, suffix=5, vocabulary=256)
+    assert (copied() == copied(held_out=True)).float().mean() < 0.03
+
+
+@pytest.mark.parametrize("arm", ARMS, ids=lambda a: a.name)
+def test_a_stretch_is_what_one_does_by_hand(arm: SequenceArm) -> None:
+    """An ordinary AdamW over all updates of the first data set, losses and accuracy in a plain loop."""
+    config = replace(MEMORISING, tasks=1, steps=5)
+    run = work(arm, config)
+    model = copy.deepcopy(run.trainer.model)
+    projector = nap.Projector(model) if arm.project else None
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": arm.weight_decay}]
+        + ([{"params": vectors, "weight_decay": 0.0}] if vectors else []),
+        lr=1e-2,
+    )
+    strings = random_strings(0, 1, count=20, length=9, vocabulary=8)
+    right, order = [], torch.cat([batches(0, 1, epoch, count=20, batch_size=8) for epoch in range(3)])
+    for step in range(5):
+        batch = strings[order[step]]
+        logits = model(batch[:, :-1])
+        right.append((logits.argmax(-1) == batch[:, 1:]).float().mean().item())
+        loss = torch.stack([F.cross_entropy(logits[i], batch[i, 1:]) for i in range(8)]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if projector is not None:
+            projector.project_()
+    rows = finished(run)
+    found = dict(run.trainer.model.named_parameters())
+    for name, expected in model.named_parameters():
+        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-5)
+    assert rows[-1]["accuracy"] == pytest.approx(sum(right) / 5)
+    assert rows[-1]["loss"] == pytest.approx(loss.item(), rel=1e-4)  # of the last update alone
+
+
+@pytest.mark.parametrize("config", [MEMORISING, COPYING], ids=["memorising", "copying"])
+def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(config: Any) -> None:
+    whole = finished(work(config=config))
+    for stop in (1, 2):
+        first, rest = work(config=config), work(config=config)
+        rows = [row for _ in range(stop) for row in first.advance()]
+        state = copy.deepcopy(first.state_dict())
+        rest.load_state_dict(state)
+        assert rows + finished(rest) == whole
+
+
+def test_only_arms_that_project_keep_their_norms() -> None:
+    for arm in ARMS:
+        run = work(arm)
+        before = {n: p.detach().norm().item() for n, p in run.trainer.model.named_parameters() if p.ndim == 2}
+        finished(run)
+        after = {n: p.detach().norm().item() for n, p in run.trainer.model.named_parameters() if p.ndim == 2}
+        same = [after[name] == pytest.approx(before[name], rel=1e-5) for name in before]
+        assert all(same) if arm.project else not any(same), arm.name
+
+
+def test_parts_of_a_copied_string_are_counted_apart() -> None:
+    """8 random tokens and a copy of 5: predictions 0 to 6 are of the former, 9 to 11 of the copy's rest."""
+    run = work(config=COPYING)
+    strings = run.strings(1)
+
+    class Knows(torch.nn.Module):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            right = F.one_hot(strings[:, 1:], 8).float()
+            right[:, :7] = -right[:, :7]  # wrong on the prefix
+            return right
+
+    run.trainer.model = Knows()
+    _, shares = run.trainer.loss(strings)
+    assert dict(zip(run.trainer.parts, shares.tolist(), strict=True)) == {
+        "retrieval": 1.0,
+        "memorisation": 0.0,
+    }
+    assert strings[:, 1:][:, run.trainer.parts["retrieval"]].shape[1] == 5 - 2
+    assert strings[:, 1:][:, run.trainer.parts["memorisation"]].shape[1] == 8 - 1
+
+
+def test_rows_have_what_figures_and_claims_need() -> None:
+    rows = finished(work())
+    tasks = [row for row in rows if "kind" not in row]
+    assert [row["task"] for row in tasks] == [1, 2, 3]
+    needed = {"arm", "experiment", "seed", "accuracy", "final_accuracy", "loss", "parameter_norm"}
+    assert needed <= tasks[0].keys()
+    assert tasks[0]["effective_rate"] > 0
+    way = [row["step"] for row in rows if row.get("kind") == "trajectory"]
+    assert way == sorted(way)
+    assert way[-1] == 21
+    assert [row["step"] for row in finished(work(config=COPYING))] == [3, 6, 7]
+
+
+def test_an_update_that_is_not_finite_is_not_made() -> None:
+    run = work()
+    with torch.no_grad():
+        run.trainer.model.get_parameter("blocks.0.down.weight")[0, 0] = torch.inf
+    before = {name: p.detach().clone() for name, p in run.trainer.model.named_parameters()}
+    with pytest.raises(NotFinite, match="the loss is not finite at update 1"):
+        run.advance()
+    for name, parameter in run.trainer.model.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+
+
+@pytest.mark.slow
+def test_a_compiled_loss_learns_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced here as for a GPU; what makes machine code of it is left out."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    plain, traced = finished(work()), finished(work(compile_=True))
+    for one, other in zip(plain, traced, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_strings_drawn_anew_defeat_norms_alone_but_not_nap() -> None:
+    """The demo's settings, one seed: the second half of the data sets against the first."""
+    config = experiments(["strings"])["strings"].scales["demo"]
+    settings = Memorising(**{name: getattr(config, name) for name in Memorising.__dataclass_fields__})
+    found = {}
+    for arm in (NORM_ONLY, NAP):
+        accuracy = [row["accuracy"] for row in finished(work(arm, settings)) if "kind" not in row]
+        found[arm.name] = sum(accuracy[6:]) / sum(accuracy[:6])
+    assert found["norm only"] < 0.7
+    assert found["NaP"] > 0.85
+
+
+@pytest.mark.parametrize("name", ["strings", "induction"])
+@pytest.mark.parametrize("scale", ["demo", "small", "paper"])
+def test_every_scale_asks_for_sound_runs(name: str, scale: str) -> None:
+    experiment = experiments([name])[name]
+    runs = experiment.runs(experiment.scales[scale])
+    assert len({run.name for run in runs}) == len(runs)
+    assert {run.config.tags["experiment"] for run in runs} == {name}
+    arms = {run.config.arm.name for run in runs}
+    assert len(runs) == len(arms) * experiment.scales[scale].seeds * (
+        2 if (name, scale) == ("induction", "paper") else 1
+    )
+
+
+def test_settings_are_checked() -> None:
+    assert copies("100+50") == (100, 50)
+    with pytest.raises(ValueError, match="'100' is no form of strings"):
+        copies("100")
+    with pytest.raises(ValueError, match="3 heads cannot share"):
+        replace(MEMORISING, heads=3)
+    with pytest.raises(ValueError, match="suffix must be between 3 and 8"):
+        replace(COPYING, suffix=9)
+    with pytest.raises(ValueError, match="strings must be"):
+        replace(MEMORISING, strings=7)
