@@ -1,0 +1,169 @@
+"""Text as documents, and documents as tokens: bytes, or the pieces that a tokenizer knows."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from nap.lab.data.tokens import TokenFile, TokensDamaged, read, write
+
+PIECE = 100_000  # characters of a text that marks no documents
+_ARTICLE = re.compile(
+    r"^ = [^=](.*[^=])? = $"
+)  # how WikiText begins an article; its sections have more signs
+_AT_ONCE = 256  # documents
+
+
+def documents(path: Path) -> Iterator[str]:
+    """The documents of a file, by its kind.
+
+    `.jsonl`: the field "text" of each line. `.tokens`: WikiText, an article each. Else plain text, in
+    pieces of 100,000 characters, cut at white space.
+    """
+    if path.suffix == ".jsonl":
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    yield json.loads(line)["text"]
+                except (ValueError, KeyError, TypeError) as error:
+                    raise ValueError(
+                        f'{path}, line {number}, is no JSON object with a field "text"'
+                    ) from error
+    elif path.suffix == ".tokens":
+        yield from articles(path.read_text("utf-8").split("\n"))
+    else:
+        yield from pieces(path.read_text("utf-8"))
+
+
+def articles(lines: Iterable[str]) -> Iterator[str]:
+    """WikiText's lines, article by article.
+
+    >>> list(articles([" = One = ", " text", " = = Part = = ", " = Two = ", " more"]))
+    [' = One = \\n text\\n = = Part = = ', ' = Two = \\n more']
+    """
+    held: list[str] = []
+    for line in lines:
+        if _ARTICLE.match(line) and any(part.strip() for part in held):
+            yield "\n".join(held)
+            held = []
+        held.append(line)
+    if any(part.strip() for part in held):
+        yield "\n".join(held)
+
+
+def pieces(text: str, size: int = PIECE) -> Iterator[str]:
+    """A long text in pieces of about `size` characters, which together are the text.
+
+    >>> list(pieces("one two three", size=7))
+    ['one', ' two', ' three']
+    """
+    start = 0
+    while start < len(text):
+        end = start + size
+        if end < len(text):
+            cut = max(text.rfind(space, start + 1, end) for space in " \n")
+            end = cut if cut > start else end
+        yield text[start:end]
+        start = end
+
+
+def python_topics() -> Iterator[str]:
+    """The help texts that come with Python, half a million characters of English: nothing to fetch."""
+    topics = importlib.import_module("pydoc_data.topics").topics
+    yield from (topics[name] for name in sorted(topics))
+
+
+class Coder(Protocol):
+    """What turns texts into tokens."""
+
+    vocabulary: int
+    end: int  # the token after each document
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for coders that give equal tokens."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text."""
+
+
+class Bytes:
+    """UTF-8, byte by byte.
+
+    >>> Bytes().encode(["é"])
+    [[195, 169]]
+    """
+
+    vocabulary, end, fingerprint = 257, 256, "bytes"
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [list(text.encode()) for text in texts]
+
+
+class Pieces:
+    """A tokenizer of the library `tokenizers`, from its JSON file; the end token is `end_token`."""
+
+    def __init__(self, path: Path, end_token: str = "<|endoftext|>"):
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise ImportError("tokenizers is not installed: pip install 'nap[language]'") from error
+        self._tokenizer = Tokenizer.from_file(str(path))
+        self.vocabulary = self._tokenizer.get_vocab_size()
+        found = self._tokenizer.token_to_id(end_token)
+        if found is None:
+            raise ValueError(f"the tokenizer in {path} has no token {end_token!r} to end documents with")
+        self.end = found
+        self.fingerprint = f"{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}, {end_token}"
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [found.ids for found in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def train_pieces(
+    texts: Iterable[str], path: Path, *, vocabulary: int, end_token: str = "<|endoftext|>"
+) -> Pieces:
+    """Byte-pair pieces, learnt from these texts and kept in a file; any text can be written in them."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[end_token],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(path))
+    return Pieces(path, end_token)
+
+
+def tokenised(
+    texts: Iterable[str], coder: Coder, path: Path, *, source: str, limit: int | None = None
+) -> TokenFile:
+    """The tokens of these documents, from the file where an earlier call with the same words put them."""
+    about = {"source": source, "coder": coder.fingerprint, "limit": limit}
+    try:
+        found = read(path)
+        if all(found.about.get(key) == value for key, value in about.items()):
+            return found
+    except TokensDamaged:
+        pass
+    return write(
+        path, _encoded(texts, coder), end=coder.end, vocabulary=coder.vocabulary, about=about, limit=limit
+    )
+
+
+def _encoded(texts: Iterable[str], coder: Coder) -> Iterator[list[int]]:
+    waiting = iter(texts)
+    while some := list(islice(waiting, _AT_ONCE)):
+        yield from coder.encode(some)

@@ -1,0 +1,93 @@
+"""Text into documents and tokens: nothing is lost on the way, and nothing is made twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nap.lab.data.text import Bytes, Pieces, documents, pieces, python_topics, tokenised, train_pieces
+
+TEXTS = ["Once upon a time", "naïve – ☃", "", "a b a b a b a b"]
+
+
+@given(text=st.text(max_size=60), size=st.integers(1, 20))
+def test_pieces_are_the_text(text: str, size: int) -> None:
+    found = list(pieces(text, size))
+    assert "".join(found) == text
+    assert all(0 < len(piece) <= size for piece in found)
+
+
+def test_documents_by_kind(tmp_path: Path) -> None:
+    lines = tmp_path / "x.jsonl"
+    lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS), "utf-8")
+    assert list(documents(lines)) == TEXTS
+    wiki = tmp_path / "wiki.test.tokens"
+    wiki.write_text(" \n = A = \n \n text = 3 \n = = B = = \n\n = C = \n more\n", "utf-8")
+    assert [text.split("\n")[0] for text in documents(wiki)] == [" ", " = C = "]
+    assert "".join(documents(wiki)).count("= B =") == 1
+    plain = tmp_path / "text8"
+    plain.write_text("word " * 50_000, "utf-8")
+    found = list(documents(plain))
+    assert "".join(found) == "word " * 50_000
+    assert len(found) == 3
+    assert not any(text.lstrip().startswith("ord") for text in found)  # no word is cut
+
+
+def test_a_line_that_is_no_document_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"text": "a"}\n{"body": "b"}\n', "utf-8")
+    with pytest.raises(ValueError, match=r"x\.jsonl, line 2, is no JSON object with a field"):
+        list(documents(path))
+
+
+def test_python_brings_half_a_million_characters() -> None:
+    topics = list(python_topics())
+    assert sum(map(len, topics)) > 400_000
+    assert topics == list(python_topics())
+
+
+def test_bytes_can_be_read_back() -> None:
+    coder = Bytes()
+    assert [bytes(tokens).decode() for tokens in coder.encode(TEXTS)] == TEXTS
+    assert coder.end < coder.vocabulary
+
+
+def test_learnt_pieces_write_any_text_shorter(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    path = tmp_path / "tokenizer.json"
+    coder = train_pieces(python_topics(), path, vocabulary=600)
+    plain = tokenizers.Tokenizer.from_file(str(path))
+    assert [plain.decode(tokens) for tokens in coder.encode(TEXTS)] == TEXTS
+    text = next(python_topics())
+    assert len(coder.encode([text])[0]) < 0.7 * len(text.encode())
+    assert max(max(tokens, default=0) for tokens in coder.encode(TEXTS)) < coder.vocabulary == 600
+    assert Pieces(path).fingerprint == coder.fingerprint
+    with pytest.raises(ValueError, match="has no token '<end>'"):
+        Pieces(path, "<end>")
+
+
+def test_tokens_are_made_once(tmp_path: Path) -> None:
+    calls = []
+
+    def texts() -> Iterator[str]:
+        calls.append(1)
+        yield from TEXTS
+
+    def make(source: str = "a test", limit: int | None = None) -> list[int]:
+        return tokenised(texts(), Bytes(), tmp_path / "x", source=source, limit=limit).tokens.tolist()
+
+    first = make()
+    assert bytes(token for token in first if token < 256).decode() == "".join(TEXTS)
+    assert first.count(256) == len(TEXTS)
+    assert make() == first
+    assert len(calls) == 1
+    assert make(limit=5) == first[:5]
+    assert make(source="another") == first
+    (tmp_path / "x").write_bytes(b"damaged")
+    assert make(source="another") == first
+    assert len(calls) == 4
