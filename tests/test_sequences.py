@@ -29,6 +29,7 @@ from nap.lab.sequences.arms import (
 )
 from nap.lab.sequences.run import CopyingWork, MemorisingWork, SequenceRun, StringWork
 from nap.lab.sequences.settings import Copying, Memorising, copies
+from nap.lab.sequences.trainer import Trainer
 
 CPU = torch.device("cpu")
 NET: dict[str, Any] = {"blocks": 1, "heads": 2, "width": 16, "vocabulary": 8, "batch_size": 8}
@@ -173,6 +174,59 @@ def test_an_update_that_is_not_finite_is_not_made() -> None:
         run.advance()
     for name, parameter in run.trainer.model.named_parameters():
         assert torch.equal(parameter, before[name]), name
+
+
+def trainer(**options: Any) -> Trainer:
+    torch.manual_seed(0)
+    model, projector = NAP.build(MEMORISING.make(8), torch.zeros(1, 8, dtype=torch.int64))
+    return Trainer(model.double(), projector, parts={"all": slice(None)}, **options)
+
+
+def parameters(of: Trainer) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in of.parameters]
+
+
+def test_a_batch_in_parts_is_the_batch() -> None:
+    strings = random_strings(0, 1, count=8, length=9, vocabulary=8)
+    whole, parts = (trainer(learning_rate=1e-2) for _ in range(2))
+    for _ in range(3):
+        whole.step(strings)
+        parts.step(*strings.split(2))
+    for one, other in zip(parameters(whole), parameters(parts), strict=True):
+        torch.testing.assert_close(one, other)
+    assert whole.read() == pytest.approx(parts.read())
+
+
+def test_long_gradients_are_cut_short() -> None:
+    """Adam forgets the scale of gradients in one step, but not over several of different lengths."""
+    strings = random_strings(0, 1, count=8, length=9, vocabulary=8)
+    ours, plain = trainer(learning_rate=1e-2, clip=0.5), trainer(learning_rate=1e-2)
+    optimizer = torch.optim.AdamW(plain.parameters, lr=1e-2, weight_decay=0.0)
+    assert plain.projector is not None
+    for _ in range(4):
+        ours.step(strings)
+        optimizer.zero_grad()
+        plain.loss(strings)[0].backward()
+        assert torch.nn.utils.clip_grad_norm_(plain.parameters, 0.5) > 0.5
+        optimizer.step()
+        plain.projector.project_()
+    for one, other in zip(parameters(ours), parameters(plain), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_learning_rate_follows_its_schedule_over_a_resume() -> None:
+    strings = random_strings(0, 1, count=8, length=9, vocabulary=8)
+    whole, first, rest = (trainer(learning_rate=lambda update: 1e-2 / (1 + update)) for _ in range(3))
+    for _ in range(4):
+        whole.step(strings)
+    for _ in range(2):
+        first.step(strings)
+    rest.load_state_dict(copy.deepcopy(first.state_dict()))
+    for _ in range(2):
+        rest.step(strings)
+    assert rest.optimizer.param_groups[0]["lr"] == 1e-2 / 4
+    for one, other in zip(parameters(whole), parameters(rest), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -22,8 +22,10 @@ class Trainer:
     """A model, AdamW, the projection after each of its steps, and means over the updates since last read.
 
     Args:
+        learning_rate: a number, or one for each update, counted from 0.
         parts: accuracies that are kept apart, each over some of a string's predictions.
         weight_decay: of matrices; vectors (scales, offsets) are left alone.
+        clip: the largest norm of all gradients together.
         half: products in bfloat16.
     """
 
@@ -32,13 +34,16 @@ class Trainer:
         model: nn.Module,
         projector: nap.Projector | None,
         *,
-        learning_rate: float,
+        learning_rate: float | Callable[[int], float],
         parts: Parts,
         weight_decay: float = 0.0,
+        clip: float | None = None,
         half: bool = False,
         compile_: bool = False,
     ):
-        self.model, self.projector, self.parts, self.half = model, projector, dict(parts), half
+        self.model, self.projector, self.parts = model, projector, dict(parts)
+        self.clip, self.half, self.updates = clip, half, 0
+        self._rate = learning_rate if callable(learning_rate) else lambda update: learning_rate
         named = dict(model.named_parameters())
         self.parameters = list(named.values())
         device = self.parameters[0].device
@@ -46,27 +51,43 @@ class Trainer:
             {"params": [p for p in self.parameters if p.ndim >= 2], "weight_decay": weight_decay},
             {"params": [p for p in self.parameters if p.ndim < 2], "weight_decay": 0.0},
         ]
-        self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=learning_rate, fused=True)
+        self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=self._rate(0), fused=True)
         self.watch = Watch(list(named), device)
         self.optimizer.found_inf = self.watch.broken  # type: ignore[attr-defined]
+        self._too_long = torch.ones((), device=device)  # gradients are divided by it
+        if clip is not None:
+            self.optimizer.grad_scale = self._too_long  # type: ignore[attr-defined]
         if projector is not None:
             projector.attach(self.optimizer)
         self._right = torch.zeros(len(self.parts), device=device)
-        self._updates = 0
+        self._since = 0
         self._loss = compiled(self.loss) if compile_ else self.loss
 
-    def step(self, strings: Tensor) -> None:
-        """Learn from a batch of strings (B, L); what is right is counted before the update."""
+    def step(self, *strings: Tensor) -> None:
+        """Learn from a batch of strings (B, L), given whole or in equal parts one after the other.
+
+        What is right is counted before the update.
+        """
         self.model.train()
-        loss, right = self._loss(strings)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        found = [self._backward(part, len(strings)) for part in strings]
+        loss, right = (torch.stack(of).sum(0) for of in zip(*found, strict=True))
         with torch.no_grad():
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            self.watch.note_(loss.detach(), torch.stack(torch._foreach_norm(gradients)))
+            norm = self.watch.note_(loss, torch.stack(torch._foreach_norm(gradients)))
+            if self.clip is not None:
+                self._too_long.copy_((norm / self.clip).clamp(min=1))
             self._right += right
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._rate(self.updates)
         self.optimizer.step()
-        self._updates += 1
+        self.updates += 1
+        self._since += 1
+
+    def _backward(self, strings: Tensor, parts: int) -> tuple[Tensor, Tensor]:
+        loss, right = self._loss(strings)
+        (loss / parts).backward()
+        return loss.detach() / parts, right / parts
 
     def loss(self, strings: Tensor) -> tuple[Tensor, Tensor]:
         """Mean cross-entropy of all predictions, and the share of right ones in each part."""
@@ -80,9 +101,9 @@ class Trainer:
     def read(self) -> dict[str, float]:
         """Means over the updates since the last call; raises where one was not finite."""
         self.watch.check()
-        shares = (self._right / max(1, self._updates)).tolist()
+        shares = (self._right / max(1, self._since)).tolist()
         self._right.zero_()
-        self._updates = 0
+        self._since = 0
         return self.watch.read() | dict(zip(self.parts, shares, strict=True))
 
     def numbers(self) -> dict[str, float]:
@@ -101,7 +122,8 @@ class Trainer:
             "projector": None if self.projector is None else self.projector.state_dict(),
             "watch": self.watch.state_dict(),
             "right": self._right,
-            "updates": self._updates,
+            "updates": self.updates,
+            "since": self._since,
         }
 
     @torch.no_grad()
@@ -113,4 +135,4 @@ class Trainer:
             self.projector.load_state_dict(state["projector"])
         self.watch.load_state_dict(state["watch"])
         self._right.copy_(state["right"])
-        self._updates = state["updates"]
+        self.updates, self._since = state["updates"], state["since"]
