@@ -178,7 +178,7 @@ def test_an_update_that_is_not_finite_is_not_made() -> None:
 
 def trainer(**options: Any) -> Trainer:
     torch.manual_seed(0)
-    model, projector = NAP.build(MEMORISING.make(8), torch.zeros(1, 8, dtype=torch.int64))
+    model, projector = NAP.build(MEMORISING.make(8, 8), torch.zeros(1, 8, dtype=torch.int64))
     return Trainer(model.double(), projector, parts={"all": slice(None)}, **options)
 
 

@@ -60,7 +60,7 @@ class StringWork(ABC):
         example = self.strings(1)[:2, :-1]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(what.seed)
-            model, projector = what.arm.build(settings.make(example.shape[1]), example)
+            model, projector = what.arm.build(settings.make(settings.vocabulary, example.shape[1]), example)
         model.to(device)
         if compile_ is None:
             compile_ = cuda and tasks * steps >= WORTH_COMPILING
@@ -167,10 +167,9 @@ class CopyingWork(StringWork):
     def rows(self, task: int, step: int, found: Row) -> list[Row]:
         return [{"step": step} | found | {"unseen": self._unseen()}]
 
-    @torch.no_grad()
     def _unseen(self) -> float:
-        _, shares = self.trainer.loss(self._copied(UNSEEN, held_out=True).to(self.device))
-        return float(shares[0])
+        _, shares = self.trainer.judge([self._copied(UNSEEN, held_out=True).to(self.device)])
+        return shares["retrieval"]
 
     def _copied(self, count: int, *, held_out: bool = False) -> Tensor:
         s: Copying = self.what.settings

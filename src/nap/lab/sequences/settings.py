@@ -21,20 +21,17 @@ class Network:
     """width of the residual stream, d_model"""
     backbone_norm: BackboneNorm = "layer"
     """LayerNorm on what enters each block, which all arms have; or none"""
-    vocabulary: int = 256
-    """different tokens"""
 
     def __post_init__(self) -> None:
         for name in ("blocks", "heads", "width"):
             check(self, name, getattr(self, name), 1)
-        check(self, "vocabulary", self.vocabulary, 2)
         if self.width % self.heads:
             raise ValueError(f"width is {self.width}, which {self.heads} heads cannot share; change --heads")
 
-    def make(self, length: int) -> Callable[[], Transformer]:
-        """What builds such a network for so many positions."""
+    def make(self, vocabulary: int, length: int) -> Callable[[], Transformer]:
+        """What builds such a network for so many different tokens and so many positions."""
         return lambda: Transformer(
-            self.vocabulary,
+            vocabulary,
             length,
             blocks=self.blocks,
             heads=self.heads,
@@ -45,8 +42,10 @@ class Network:
 
 @dataclass(frozen=True)
 class Training:
-    """How it learns."""
+    """Strings, and how they are learnt."""
 
+    vocabulary: int = 256
+    """different tokens"""
     batch_size: int = 128
     """strings in a batch"""
     learning_rate: float = 1e-3
@@ -57,6 +56,7 @@ class Training:
     def __post_init__(self) -> None:
         for name in ("batch_size", "seeds"):
             check(self, name, getattr(self, name), 1)
+        check(self, "vocabulary", self.vocabulary, 2)
         check(self, "learning_rate", self.learning_rate, 1e-12, 1.0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -97,6 +97,14 @@ class Trainer:
         loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
         right = (logits.argmax(-1) == targets).float()
         return loss, torch.stack([right[:, part].mean() for part in self.parts.values()])
+
+    @torch.no_grad()
+    def judge(self, batches: Iterable[Tensor]) -> tuple[float, dict[str, float]]:
+        """Mean loss and shares of right predictions over batches of equal size, without learning."""
+        self.model.eval()
+        found = [self.loss(strings) for strings in batches]
+        loss, right = (torch.stack(of).mean(0) for of in zip(*found, strict=True))
+        return loss.item(), dict(zip(self.parts, right.tolist(), strict=True))
 
     def read(self) -> dict[str, float]:
         """Means over the updates since the last call; raises where one was not finite."""

@@ -1,0 +1,134 @@
+"""A transformer that learns a language: text in windows, a schedule, validation on other documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nap.lab.data.corpus import load
+from nap.lab.sequences.run import SequenceRun
+from nap.lab.sequences.settings import Network
+from nap.lab.sequences.trainer import Trainer
+from nap.methods.contract import check_range as check
+from nap.schedules import warmup_cosine_value
+
+Row = dict[str, Any]
+WORTH_COMPILING = 500  # updates of a run: compiling takes about a minute
+
+
+@dataclass(frozen=True)
+class Reading(Network):
+    """A text, and how it is learnt."""
+
+    text: tuple[str, ...] = ("python",)
+    """files to learn from (plain text, .jsonl with a field "text", WikiText's .tokens), or python: the help
+    texts that come with Python"""
+    tokenizer: str = "bpe-4096"
+    """bytes; bpe-N, that is N pieces learnt from the text; or the JSON file of a tokenizer"""
+    length: int = 512
+    """tokens of a window"""
+    batch_size: int = 128
+    """windows in an update"""
+    parts: int = 1
+    """parts in which a batch is computed, to save memory"""
+    steps: int = 30_000
+    """updates"""
+    every: int = 500
+    """updates between two rows"""
+    learning_rate: float = 2e-4
+    """AdamW's peak learning rate"""
+    warm_up: int = 1000
+    """updates until it is reached; a cosine follows, down to a tenth of it"""
+    weight_decay: float = 0.1
+    """AdamW's, of matrices and tables"""
+    clip: float = 1.0
+    """largest norm of the gradient"""
+    judged: int = 64
+    """windows of other documents that each row is judged on; 0 for all"""
+    seeds: int = 3
+    """networks of each arm; seeds count from 0"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("length", "batch_size", "parts", "steps", "every", "seeds"):
+            check(self, name, getattr(self, name), 1)
+        check(self, "learning_rate", self.learning_rate, 1e-12, 1.0)
+        check(self, "warm_up", self.warm_up, 0, self.steps - 1)
+        check(self, "weight_decay", self.weight_decay, 0)
+        check(self, "clip", self.clip, 1e-6)
+        check(self, "judged", self.judged, 0)
+        if self.batch_size % self.parts:
+            raise ValueError(
+                f"batch_size is {self.batch_size}, which {self.parts} parts cannot share; change --parts"
+            )
+
+    def rate(self, update: int) -> float:
+        """The learning rate of an update, counted from 0."""
+        return warmup_cosine_value(
+            update + 1,
+            self.learning_rate,
+            warmup_steps=self.warm_up,
+            total_steps=self.steps,
+            init_value=0.0,
+            end_value=0.1 * self.learning_rate,
+        )
+
+
+class ReadingWork:
+    """The `Work` of one network: `advance` is a stretch of updates, and ends in a row."""
+
+    unit = "stretches"
+
+    def __init__(self, what: SequenceRun, device: torch.device, *, compile_: bool | None = None):
+        self.what, self.device = what, device
+        s: Reading = what.settings
+        corpus = load(s.text, s.tokenizer)
+        self.train, self.valid = (part.windows(s.length) for part in (corpus.train, corpus.valid))
+        self.total, self.done = -(-s.steps // s.every), 0
+        self.steps_per_unit = s.every
+        cuda, make = device.type == "cuda", s.make(corpus.coder.vocabulary, s.length)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(what.seed)
+            model, projector = what.arm.build(make, self.train[[0]][:, :-1])
+        model.to(device)
+        self.trainer = Trainer(
+            model,
+            projector,
+            learning_rate=s.rate,
+            parts={"accuracy": slice(None)},
+            weight_decay=s.weight_decay,
+            clip=s.clip,
+            half=cuda,
+            compile_=(cuda and s.steps >= WORTH_COMPILING) if compile_ is None else compile_,
+        )
+
+    def advance(self) -> list[Row]:
+        s: Reading = self.what.settings
+        last = min(s.steps, (self.done + 1) * s.every)
+        for step in range(self.done * s.every, last):
+            batch = self.train.batch(self.what.seed, step, s.batch_size).to(self.device)
+            self.trainer.step(*batch.chunk(s.parts))
+        self.done += 1
+        row = {"arm": self.what.arm.name, **self.what.tags, "seed": self.what.seed, "step": last}
+        row |= self.trainer.read() | self.trainer.numbers() | self._judged()
+        return [row | {"learning_rate": s.rate(last - 1)}]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done, "trainer": self.trainer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.done = state["done"]
+        self.trainer.load_state_dict(state["trainer"])
+
+    def _judged(self) -> dict[str, float]:
+        """Loss and accuracy on the first windows of the documents that are held out."""
+        s: Reading = self.what.settings
+        count = min(s.judged or len(self.valid), len(self.valid))
+        size = max(1, min(s.batch_size // s.parts, count))
+        starts = range(0, count - count % size, size)
+        loss, shares = self.trainer.judge(
+            self.valid[range(start, start + size)].to(self.device) for start in starts
+        )
+        return {"valid_loss": loss, "valid_accuracy": shares["accuracy"]}

@@ -1,0 +1,125 @@
+"""A transformer that reads: texts become tokens once, validation sees other documents, runs resume."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nap.lab.data.corpus import HELD_OUT, load, texts
+from nap.lab.sequences.arms import BASELINE, NAP, NORM_ONLY
+from nap.lab.sequences.language import Reading, ReadingWork
+from nap.lab.sequences.run import SequenceRun
+
+CPU = torch.device("cpu")
+SMALL = Reading(
+    blocks=1, heads=2, width=16, tokenizer="bytes", length=16, batch_size=8, steps=7, every=3, warm_up=2,
+    learning_rate=1e-2, judged=20,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def data_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NAP_DATA", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> str:
+    path = tmp_path / "book.jsonl"
+    path.write_text("".join(f'{{"text": "document {n} of the book, "}}\n' for n in range(200)), "utf-8")
+    return str(path)
+
+
+def work(arm: Any = NAP, config: Reading = SMALL, **options: Any) -> ReadingWork:
+    return ReadingWork(SequenceRun(arm, config, 0, {"experiment": "x"}), CPU, **options)
+
+
+def finished(work: ReadingWork) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    while work.done < work.total:
+        rows += work.advance()
+    return rows
+
+
+def in_words(tokens: Any) -> str:
+    return bytes(token for token in tokens if token < 256).decode()
+
+
+def test_validation_sees_other_documents(book: str) -> None:
+    corpus = load([book], "bytes")
+    train, valid = in_words(corpus.train.tokens), in_words(corpus.valid.tokens)
+    for number, text in enumerate(texts([book])):
+        assert (text in valid) == (number % HELD_OUT == 0)
+        assert (text in train) == (number % HELD_OUT != 0)
+
+
+def test_tokens_are_made_anew_when_the_text_changes(book: str, data_home: Path) -> None:
+    first = load([book], "bytes")
+    assert load([book], "bytes").train == first.train
+    Path(book).write_text('{"text": "another"}\n' * 50, "utf-8")
+    assert in_words(load([book], "bytes").train.tokens).startswith("another")
+    assert len(list((data_home / "tokens").glob("*.train"))) == 2
+
+
+def test_pieces_are_learnt_from_the_training_part_alone(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    path = tmp_path / "book.jsonl"
+    held_out, shown = '{"text": "zyx zyx zyx"}\n', '{"text": "abc abc abc"}\n'
+    path.write_text("".join(shown if n % HELD_OUT else held_out for n in range(200)), "utf-8")
+    corpus = load([str(path)], "bpe-300")
+    assert [len(tokens) for tokens in corpus.coder.encode(["abc", "zyx"])] == [1, 3]
+    assert load([str(path)], "bpe-300").train == corpus.train
+
+
+def test_what_is_not_there_is_named(book: str) -> None:
+    with pytest.raises(ValueError, match="there is no text 'nowhere'"):
+        load(["nowhere"], "bytes")
+    with pytest.raises(ValueError, match="there is no tokenizer 'bpe'"):
+        load([book], "bpe")
+
+
+@pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda a: a.name)
+def test_every_arm_learns_the_book(book: str, arm: Any) -> None:
+    rows = finished(work(arm, replace(SMALL, text=(book,), steps=90, every=30, warm_up=10)))
+    assert rows[0]["valid_loss"] > 1.5
+    assert rows[-1]["valid_loss"] < 1.1
+    assert rows[-1]["valid_accuracy"] > 0.7
+    assert [row["step"] for row in rows] == [30, 60, 90]
+
+
+def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(book: str) -> None:
+    config = replace(SMALL, text=(book,))
+    whole = finished(work(config=config))
+    for stop in (1, 2):
+        first, rest = work(config=config), work(config=config)
+        rows = [row for _ in range(stop) for row in first.advance()]
+        rest.load_state_dict(copy.deepcopy(first.state_dict()))
+        assert rows + finished(rest) == whole
+
+
+def test_a_batch_in_parts_gives_the_same_run(book: str) -> None:
+    whole, parts = (finished(work(config=replace(SMALL, text=(book,), parts=parts))) for parts in (1, 4))
+    for one, other in zip(whole, parts, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+        assert one["valid_loss"] == pytest.approx(other["valid_loss"], rel=1e-3)
+
+
+def test_the_rate_warms_up_and_falls_to_a_tenth() -> None:
+    config = replace(SMALL, steps=100, warm_up=10, learning_rate=1.0)
+    rates = [config.rate(update) for update in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == rates[9] == 1.0
+    assert rates[-1] == pytest.approx(0.1)
+    assert rates[9:] == sorted(rates[9:], reverse=True)
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ValueError, match="3 parts cannot share"):
+        replace(SMALL, parts=3)
+    with pytest.raises(ValueError, match="warm_up must be between 0 and 6"):
+        replace(SMALL, warm_up=7)
