@@ -15,7 +15,7 @@ from nap.lab.rainbow.evaluation import greedy
 from nap.lab.rainbow.replay import Batch, Replay
 from nap.lab.rainbow.settings import Agent
 from nap.lab.rainbow.variants import Built
-from nap.lab.training.graph import captured, compiled, side_by_side
+from nap.lab.training.graph import at_once, captured, compiled
 from nap.lab.training.watch import Watch
 
 PRIORITY_LIMIT = 100.0
@@ -65,7 +65,7 @@ class Learner:
         u = self.replay.uniform_numbers(self.settings.batch_size, self.generator)
         v = self.online.uniform_numbers(3, self.generator)
         batch = self._draw(u)
-        best, values, taken = side_by_side(
+        best, values, taken = at_once(
             self._sides,
             lambda: self._best(batch.next_states, v[1:2]),
             lambda: self._values(batch.next_states, v[2:3]),

@@ -38,7 +38,7 @@ def captured(
     return graph.replay
 
 
-def side_by_side(streams: Sequence[torch.cuda.Stream], *works: Callable[[], T]) -> list[T]:
+def at_once(streams: Sequence[torch.cuda.Stream], *works: Callable[[], T]) -> list[T]:
     """What each of `works` gives, the last on this stream and the others on those, all at once.
 
     With no streams, one after the other. The works must hold what they read until this returns: what is
