@@ -82,3 +82,25 @@ def test_weights_that_are_not_in_one_piece_are_projected_too() -> None:
     project_tensors_([part], [radius])
     torch.testing.assert_close(part.norm().item(), 1.0)
     assert torch.equal(whole[:, 1::2], other)
+
+
+def test_a_graph_outlives_the_tables_of_other_weights() -> None:
+    weight, radius = torch.randn(64, 64, device="cuda"), torch.ones(1, 1, device="cuda")
+    project_tensors_([weight], [radius])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        project_tensors_([weight], [radius])
+    others = [torch.randn(8, 8, device="cuda") for _ in range(40)]
+    for other in others:
+        project_tensors_([other], [radius])
+    weight.mul_(3)
+    graph.replay()
+    torch.testing.assert_close(weight.norm().item(), 1.0)
+
+
+def test_it_counts_as_a_change_in_place() -> None:
+    weight = torch.randn(8, 8, device="cuda", requires_grad=True)
+    loss = (weight**3).sum()
+    project_tensors_([weight], [torch.ones(1, 1, device="cuda")])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nap.lab.data.corpus import HELD_OUT, load, texts
-from nap.lab.sequences.arms import BASELINE, NAP, NORM_ONLY
+from nap.lab.sequences.arms import BASELINE, NAP, NORM_ONLY, decayed
 from nap.lab.sequences.language import Reading, ReadingWork
 from nap.lab.sequences.run import SequenceRun
 
@@ -100,6 +100,20 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(book: str) -
         rows = [row for _ in range(stop) for row in first.advance()]
         rest.load_state_dict(copy.deepcopy(first.state_dict()))
         assert rows + finished(rest) == whole
+
+
+def test_a_run_does_not_go_on_with_another_text(book: str) -> None:
+    config = replace(SMALL, text=(book,))
+    first = work(config=config)
+    first.advance()
+    Path(book).write_text('{"text": "another one, and longer than that"}\n' * 99, "utf-8")
+    with pytest.raises(ValueError, match="not those that this run began with"):
+        work(config=config).load_state_dict(first.state_dict())
+
+
+def test_an_arm_s_own_weight_decay_counts(book: str) -> None:
+    run = work(decayed(0.7), replace(SMALL, text=(book,)))
+    assert run.trainer.optimizer.param_groups[0]["weight_decay"] == 0.7
 
 
 def test_a_batch_in_parts_gives_the_same_run(book: str) -> None:

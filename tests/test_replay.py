@@ -211,6 +211,8 @@ def test_draws_fall_where_one_sum_over_all_slots_puts_them(length: int) -> None:
 def test_without_any_priority_all_are_alike() -> None:
     replay = ready_replay([0.0, 0.0, 0.0])
     assert len(replay.sample(100).slots.unique()) == 3
+    with pytest.raises(ValueError, match="nothing of priority 0 can be drawn"):
+        Replay(1, 50, (2, 3), uniform=0.0)
 
 
 def test_new_transitions_get_the_largest_priority_seen() -> None:

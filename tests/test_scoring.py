@@ -51,6 +51,12 @@ def test_a_text_that_is_too_long_loses_its_beginning() -> None:
     assert found.log_likelihood == pytest.approx(expected.item(), abs=1e-9)
 
 
+def test_an_answer_that_is_too_long_is_refused() -> None:
+    net = Transformer(257, 8, blocks=1, heads=2, width=16)
+    with pytest.raises(ValueError, match="an answer has 9 tokens, and the model sees 8"):
+        answers(net, [Question("a", ("b" * 9,))], Bytes(), length=8, batch_size=1, device=CPU)
+
+
 def test_one_who_knows_gets_everything_right() -> None:
     """A model that always continues with the right answer of the first question."""
     question = QUESTIONS[0]
@@ -101,6 +107,9 @@ def test_questions_in_their_published_forms(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps(goal) + "\n" + json.dumps(goal | {"label": 2}) + "\n", "utf-8")
     with pytest.raises(ValueError, match=r"x\.jsonl, line 2, is no question of piqa"):
+        read("piqa", path)
+    path.write_text(json.dumps(goal | {"label": -1}) + "\n", "utf-8")  # as in PIQA's test part
+    with pytest.raises(ValueError, match="label -1 names none of its answers"):
         read("piqa", path)
     with pytest.raises(ValueError, match="there are lambada, piqa, siqa"):
         read("arc", path)

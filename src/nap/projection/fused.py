@@ -7,7 +7,9 @@ are summed in a fixed order, so results repeat bit by bit.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -74,8 +76,25 @@ def fits(weights: Sequence[Tensor], radii: Sequence[Tensor]) -> bool:
         return False
     if not all(_in_one_piece(w) for w in weights):
         return False
-    # a graph that is being captured can use a table that is there, and make none
-    return _key(weights, radii) in _TABLES or not torch.cuda.is_current_stream_capturing()
+    if torch.cuda.is_current_stream_capturing():  # it can use a table that is there, and make none
+        return _key(weights, radii) in _TABLES
+    return works(weights[0].device)
+
+
+@cache
+def works(device: torch.device) -> bool:
+    """Whether kernels can be made for this GPU: it takes a C compiler, and not too old a card. Tried once."""
+    weight, radius = torch.ones(2, 2, device=device), torch.ones(1, 1, device=device)
+    try:
+        project_([weight], [radius])
+    except Exception as error:  # whatever it is, there is another way
+        warnings.warn(
+            f"weights on {device} are projected one by one, which is slower: Triton could not make kernels "
+            f"({error})",
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def project_(weights: Sequence[Tensor], radii: Sequence[Tensor], when: Tensor | None = None) -> None:
@@ -90,13 +109,15 @@ def project_(weights: Sequence[Tensor], radii: Sequence[Tensor], when: Tensor | 
         _square_sums[(len(owners),)](table, owners, sums, DTYPE=_DTYPES[dtype], **kinds)
         _factors[(len(weights),)](table, sums, flag, factors, MASKED=when is not None, **kinds)
         _rescale[(len(owners),)](table, owners, factors, DTYPE=_DTYPES[dtype], **kinds)
+    tracked = [weight for weight in weights if not weight.is_inference()]
+    torch.autograd.graph.increment_version(tracked)  # as any other change in place
 
 
 Key = tuple[torch.device, tuple[tuple[int, int, int], ...]]
-_TABLES: dict[
-    Key, tuple[Tensor, Tensor]
-] = {}  # each a function of its key alone, so none is ever out of date
+Table = tuple[Tensor, Tensor]
+_TABLES: dict[Key, Table] = {}  # each a function of its key alone, so none is ever out of date
 _KEPT = 32
+_IN_GRAPHS: list[Table] = []  # a captured graph reads its tables for as long as it lives
 
 
 def _key(weights: Sequence[Tensor], radii: Sequence[Tensor]) -> Key:
@@ -105,7 +126,7 @@ def _key(weights: Sequence[Tensor], radii: Sequence[Tensor]) -> Key:
     return weights[0].device, tuple((w.data_ptr(), w.numel(), r.data_ptr()) for w, r in pairs)
 
 
-def _table(weights: Sequence[Tensor], radii: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _table(weights: Sequence[Tensor], radii: Sequence[Tensor]) -> Table:
     """A row for each weight, and for each block the row that it belongs to."""
     key = _key(weights, radii)
     if key not in _TABLES:
@@ -116,6 +137,8 @@ def _table(weights: Sequence[Tensor], radii: Sequence[Tensor]) -> tuple[Tensor, 
         rows = np.stack([at, sizes, np.cumsum(blocks) - blocks, of_radii], 1)
         owners = np.repeat(np.arange(len(sizes)), blocks)
         _TABLES[key] = (_sent(rows, key[0]), _sent(owners, key[0]))
+    if torch.cuda.is_current_stream_capturing():
+        _IN_GRAPHS.append(_TABLES[key])
     return _TABLES[key]
 
 

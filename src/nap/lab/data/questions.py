@@ -53,7 +53,7 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any]], Question]] = {
 
 
 def read(kind: str, path: Path) -> list[Question]:
-    """The questions in a file of JSON lines, in the form in which that set is published."""
+    """The questions in a file of JSON lines, each with its label in the line."""
     if kind not in KINDS:
         raise ValueError(f"there are no questions {kind!r}; there are {', '.join(KINDS)}")
     found = []
@@ -61,8 +61,9 @@ def read(kind: str, path: Path) -> list[Question]:
         for number, line in enumerate(lines, start=1):
             try:
                 question = KINDS[kind](json.loads(line))
-                question.answers[question.right]
-            except (ValueError, KeyError, TypeError, IndexError) as error:
+                if not 0 <= question.right < len(question.answers):
+                    raise ValueError(f"label {question.right} names none of its answers")
+            except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{path}, line {number}, is no question of {kind}: {error!r}") from error
             found.append(question)
     if not found:

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from nap.lab.data.tokens import TokenFile, TokensDamaged, read, write
+from nap.lab.data.tokens import TokenFile, TokensDamaged, read, replacing, write
 
 PIECE = 100_000  # characters of a text that marks no documents
 _ARTICLE = re.compile(
@@ -142,9 +142,9 @@ def train_pieces(
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(path))
-    return Pieces(path, end_token)
+    with replacing(path) as aside:
+        tokenizer.save(str(aside))
+    return Pieces(path, end_token)  # as it lies there: another process may have been a moment later
 
 
 def tokenised(

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -100,38 +102,44 @@ def write(
     """Tokens of all documents, or the first `limit` of them, in a file that is there whole or not at all."""
     if not 0 <= end < vocabulary:
         raise ValueError(f"the end token is {end}, but there are {vocabulary} tokens, from 0")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside, kind, count, kept = path.with_name(f"{path.name}.{os.getpid()}.part"), _kind(vocabulary), 0, []
-    try:
-        with aside.open("wb") as file:
+    kind, count, kept = _kind(vocabulary), 0, []
+    with replacing(path) as aside, aside.open("wb") as file:
 
-            def put(tokens: Sequence[int]) -> int:
-                numbers = np.asarray(tokens, np.int64)
-                if len(numbers) and (numbers.min() < 0 or numbers.max() >= vocabulary):
-                    raise ValueError(f"token {numbers.max()} does not fit a vocabulary of {vocabulary}")
-                file.write(numbers.astype(kind).tobytes())
-                return len(numbers)
+        def put(tokens: Sequence[int]) -> int:
+            numbers = np.asarray(tokens, np.int64)
+            if len(numbers) and (numbers.min() < 0 or numbers.max() >= vocabulary):
+                raise ValueError(f"token {numbers.max()} does not fit a vocabulary of {vocabulary}")
+            file.write(numbers.astype(kind).tobytes())
+            return len(numbers)
 
-            for document in documents:
-                kept += [*document, end]
-                if limit is not None and count + len(kept) >= limit:
-                    kept = kept[: limit - count]
-                    break
-                if len(kept) >= _AT_ONCE:
-                    count, kept = count + put(kept), []
-            count += put(kept)
-            file.flush()
-            os.fsync(file.fileno())
+        for document in documents:
+            kept += [*document, end]
+            if limit is not None and count + len(kept) >= limit:
+                kept = kept[: limit - count]
+                break
+            if len(kept) >= _AT_ONCE:
+                count, kept = count + put(kept), []
+        count += put(kept)
         if not count:
             raise ValueError(f"there are no documents to write to {path}")
-        described = {"count": count, "vocabulary": vocabulary, "end": end, **(about or {})}
-        _beside(aside).write_text(json.dumps(described, indent=1), "utf-8")
+    described = {"count": count, "vocabulary": vocabulary, "end": end, **(about or {})}
+    with replacing(_beside(path)) as aside:
+        aside.write_text(json.dumps(described, indent=1), "utf-8")
+    return read(path)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to; what is there in the end takes the place of `path`, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{uuid4().hex}.part")
+    try:
+        yield aside
+        with aside.open("rb+") as file:
+            os.fsync(file.fileno())
         aside.replace(path)
-        _beside(aside).replace(_beside(path))
     finally:
         aside.unlink(missing_ok=True)
-        _beside(aside).unlink(missing_ok=True)
-    return read(path)
 
 
 def read(path: Path) -> TokenFile:

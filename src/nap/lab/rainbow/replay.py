@@ -66,6 +66,10 @@ class Replay:
     ):
         if length < 2 * (stack + steps):
             raise ValueError(f"{length} slots a game are too few: at least {2 * (stack + steps)} are needed")
+        if not 0 < uniform <= 1:
+            raise ValueError(
+                f"uniform is {uniform}; without a share above 0 nothing of priority 0 can be drawn"
+            )
         self.lanes, self.length, self.stack, self.steps = lanes, length, stack, steps
         self.exponent, self.uniform = exponent, uniform
 

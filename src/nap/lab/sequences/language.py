@@ -86,6 +86,9 @@ class ReadingWork:
         s: Reading = what.settings
         corpus = load(s.text, s.tokenizer)
         self.train, self.valid = (part.windows(s.length) for part in (corpus.train, corpus.valid))
+        self._read = {
+            part: dict(file.about) for part, file in (("train", corpus.train), ("valid", corpus.valid))
+        }
         self.total, self.done = -(-s.steps // s.every), 0
         self.steps_per_unit = s.every
         cuda, make = device.type == "cuda", s.make(corpus.coder.vocabulary, s.length)
@@ -98,7 +101,7 @@ class ReadingWork:
             projector,
             learning_rate=s.rate,
             parts={"accuracy": slice(None)},
-            weight_decay=s.weight_decay,
+            weight_decay=what.arm.weight_decay or s.weight_decay,
             clip=s.clip,
             half=cuda,
             compile_=(cuda and s.steps >= WORTH_COMPILING) if compile_ is None else compile_,
@@ -116,9 +119,14 @@ class ReadingWork:
         return [row | {"learning_rate": s.rate(last - 1)}]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"done": self.done, "trainer": self.trainer.state_dict()}
+        return {"done": self.done, "trainer": self.trainer.state_dict(), "read": self._read}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["read"] != self._read:
+            raise ValueError(
+                f"the text or its tokens are not those that this run began with: {state['read']} then, "
+                f"{self._read} now; bring them back, or begin anew with --force"
+            )
         self.done = state["done"]
         self.trainer.load_state_dict(state["trainer"])
 

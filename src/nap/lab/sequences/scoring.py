@@ -38,8 +38,10 @@ def answers(
     texts = [(question.begins, answer) for question in questions for answer in question.answers]
     starts = coder.encode([begins for begins, _ in texts])
     ends = coder.encode([answer for _, answer in texts])
+    if (longest := max(map(len, ends))) > length:
+        raise ValueError(f"an answer has {longest} tokens, and the model sees {length}; it cannot be judged")
     lines = [
-        ([coder.end, *start, *end][-(length + 1) :], min(len(end), length))
+        ([coder.end, *start, *end][-(length + 1) :], len(end))
         for start, end in zip(starts, ends, strict=True)
     ]
     by_size = sorted(range(len(lines)), key=lambda i: len(lines[i][0]))

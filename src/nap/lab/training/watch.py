@@ -26,6 +26,8 @@ class Watch:
 
     def note_(self, loss: Tensor, norms: Tensor) -> Tensor:
         """See an update before it is made; the norm of all gradients together."""
+        if len(norms) != len(self._suspects) - 1:
+            raise ValueError(f"{len(norms)} gradients for the {len(self._suspects) - 1} parameters watched")
         norm = torch.linalg.vector_norm(norms)
         bad = ~torch.cat([loss.view(1), norms]).isfinite()
         self._culprits.copy_(torch.where(self.broken > 0, self._culprits, bad))
