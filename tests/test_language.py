@@ -67,7 +67,6 @@ def test_tokens_are_made_anew_when_the_text_changes(book: str, data_home: Path) 
 
 
 def test_pieces_are_learnt_from_the_training_part_alone(tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers")
     path = tmp_path / "book.jsonl"
     held_out, shown = '{"text": "zyx zyx zyx"}\n', '{"text": "abc abc abc"}\n'
     path.write_text("".join(shown if n % HELD_OUT else held_out for n in range(200)), "utf-8")

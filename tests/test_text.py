@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nap.lab.data.text import Bytes, Pieces, documents, pieces, python_topics, tokenised, train_pieces
+from nap.lab.data.text import Bytes, Pieces, cut_up, documents, python_topics, tokenised, train_pieces
 
 TEXTS = ["Once upon a time", "naïve – ☃", "", "a b a b a b a b"]
 
 
 @given(text=st.text(max_size=60), size=st.integers(1, 20))
 def test_pieces_are_the_text(text: str, size: int) -> None:
-    found = list(pieces(text, size))
+    found = list(cut_up(text, size))
     assert "".join(found) == text
     assert all(0 < len(piece) <= size for piece in found)
 
@@ -58,7 +59,6 @@ def test_bytes_can_be_read_back() -> None:
 
 
 def test_learnt_pieces_write_any_text_shorter(tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
     path = tmp_path / "tokenizer.json"
     coder = train_pieces(python_topics(), path, vocabulary=600)
     plain = tokenizers.Tokenizer.from_file(str(path))

@@ -7,6 +7,7 @@ import importlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -38,7 +39,7 @@ def documents(path: Path) -> Iterator[str]:
     elif path.suffix == ".tokens":
         yield from articles(path.read_text("utf-8").split("\n"))
     else:
-        yield from pieces(path.read_text("utf-8"))
+        yield from cut_up(path.read_text("utf-8"))
 
 
 def articles(lines: Iterable[str]) -> Iterator[str]:
@@ -57,10 +58,10 @@ def articles(lines: Iterable[str]) -> Iterator[str]:
         yield "\n".join(held)
 
 
-def pieces(text: str, size: int = PIECE) -> Iterator[str]:
+def cut_up(text: str, size: int = PIECE) -> Iterator[str]:
     """A long text in pieces of about `size` characters, which together are the text.
 
-    >>> list(pieces("one two three", size=7))
+    >>> list(cut_up("one two three", size=7))
     ['one', ' two', ' three']
     """
     start = 0
@@ -152,12 +153,10 @@ def tokenised(
 ) -> TokenFile:
     """The tokens of these documents, from the file where an earlier call with the same words put them."""
     about = {"source": source, "coder": coder.fingerprint, "limit": limit}
-    try:
+    with suppress(TokensDamaged):  # then they are made again
         found = read(path)
         if all(found.about.get(key) == value for key, value in about.items()):
             return found
-    except TokensDamaged:
-        pass
     return write(
         path, _encoded(texts, coder), end=coder.end, vocabulary=coder.vocabulary, about=about, limit=limit
     )

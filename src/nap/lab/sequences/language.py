@@ -15,7 +15,7 @@ from nap.methods.contract import check_range as check
 from nap.schedules import warmup_cosine_value
 
 Row = dict[str, Any]
-WORTH_COMPILING = 500  # updates of a run: compiling takes about a minute
+WORTH_COMPILING = 500  # updates of a run; a guess, not measured yet
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,10 @@ class Reading(Network):
     """largest norm of the gradient"""
     judged: int = 64
     """windows of other documents that each row is judged on; 0 for all"""
+    tied: bool = False
+    """the output layer is the table of tokens"""
+    recompute: bool = False
+    """activations inside blocks are computed again in the backward pass, to save memory"""
     seeds: int = 3
     """networks of each arm; seeds count from 0"""
 
@@ -91,7 +95,10 @@ class ReadingWork:
         }
         self.total, self.done = -(-s.steps // s.every), 0
         self.steps_per_unit = s.every
-        cuda, make = device.type == "cuda", s.make(corpus.coder.vocabulary, s.length)
+        cuda, make = (
+            device.type == "cuda",
+            s.make(corpus.coder.vocabulary, s.length, tied=s.tied, recompute=s.recompute),
+        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(what.seed)
             model, projector = what.arm.build(make, self.train[[0]][:, :-1])

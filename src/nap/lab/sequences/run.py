@@ -22,7 +22,7 @@ from nap.lab.sequences.trainer import Parts, Trainer
 
 Row = dict[str, Any]
 UNSEEN = 128  # strings that copying is tested on
-WORTH_COMPILING = 2000  # updates of a run: compiling takes about half a minute
+WORTH_COMPILING = 2000  # updates of a run; a guess, not measured yet
 
 
 @dataclass(frozen=True)

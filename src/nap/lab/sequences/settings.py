@@ -28,7 +28,9 @@ class Network:
         if self.width % self.heads:
             raise ValueError(f"width is {self.width}, which {self.heads} heads cannot share; change --heads")
 
-    def make(self, vocabulary: int, length: int) -> Callable[[], Transformer]:
+    def make(
+        self, vocabulary: int, length: int, *, tied: bool = False, recompute: bool = False
+    ) -> Callable[[], Transformer]:
         """What builds such a network for so many different tokens and so many positions."""
         return lambda: Transformer(
             vocabulary,
@@ -37,6 +39,8 @@ class Network:
             heads=self.heads,
             width=self.width,
             norm=self.backbone_norm,
+            tied=tied,
+            recompute=recompute,
         )
 
 
