@@ -101,6 +101,8 @@ def _agent(queue: Any, everyone: Any, variant: Variant, options: argparse.Namesp
 def _settings() -> None:
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
+    if torch.cuda.is_available():
+        torch.set_num_threads(1)  # as `nap run` does: idle ones spin on the emulators' cores
 
 
 def main() -> None:

@@ -35,7 +35,8 @@ def run(requests: Sequence[tuple[Experiment, Request]]) -> int:
     device = pick_device(how.device)
     if how.threads < 0:
         raise ValueError(f"--threads {how.threads}: it must be at least 0")
-    if how.threads or how.scale == "demo":
+    # beside a GPU, idle threads only spin on cores that others need: emulators ran at half their speed
+    if how.threads or how.scale == "demo" or device.type == "cuda":
         torch.set_num_threads(how.threads or 1)
     homes = {home(experiment, how): None for experiment, _ in requests}
     with contextlib.ExitStack() as held, stop_requests() as stop:

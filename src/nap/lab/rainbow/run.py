@@ -79,8 +79,6 @@ class RainbowRun:
             example = torch.randint(0, 256, (2, settings.stack, *shape)).float().to(device)
             built = self.variant.build(net, example)
         cuda = device.type == "cuda"
-        if cuda:  # the cores are the games': idle threads of PyTorch would spin on them, at half the speed
-            torch.set_num_threads(1)
         graph = cuda if graph is None else graph
         if compile_ is None:
             compile_ = cuda and self.total * self.steps_per_unit >= WORTH_COMPILING
