@@ -33,7 +33,7 @@ class How:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto takes CUDA where there is one."""
     threads: int = 0
-    """CPU threads; 0 takes one at demo, whose networks are small, and beside a GPU, else torch's own choice."""
+    """CPU threads; 0 takes one at demo, whose networks are small, and beside a GPU; else torch's choice."""
     out: Path = Path("results")
     """Folder of results; each run has a folder of its own in it."""
     report: bool = False
