@@ -136,6 +136,15 @@ def test_several_experiments_take_settings_that_all_of_them_have(nap) -> None:
     assert "tiny has no setting --width 16" in err
 
 
+def test_parts_share_the_runs_among_processes(nap) -> None:
+    for part, name in (("1/2", "first"), ("2/2", "second")):
+        code, out, _ = nap(f"run tiny --part {part}")
+        assert code == FINE and f"part {part}" in out.splitlines()[0]
+        assert re.findall(r"(\w+): finished,", out) == [name]
+    _, out, _ = nap("run tiny")
+    assert out.count("finished already") == 2
+
+
 def test_missing_data_is_bad_usage_with_a_way_out(nap) -> None:
     code, _, err = nap("run tiny --mode no-data")
     assert code == BAD_USAGE
@@ -150,6 +159,8 @@ def test_missing_data_is_bad_usage_with_a_way_out(nap) -> None:
         ("run tiny --stpes 3", "Did you mean --steps?"),
         ("run tiny --steps many", "--steps many: expected a whole number"),
         ("run tiny --steps -5", "steps=-5"),
+        ("run tiny --part 3/2", "--part 3/2: expected two numbers like 2/4"),
+        ("run tiny --part 9/9", "so this part has none"),
         ("run tiny --scale huge", "--scale huge: expected one of demo, small, paper"),
         ("run walk --record-every 2000", "record_every must be between 1 and 1000"),
         ("claims nowhere", "no folder nowhere"),

@@ -21,6 +21,7 @@ examples:
   nap run {name}                                  on this computer, in a minute or two
   nap run {name} --scale small --device cuda      with enough seeds for confidence intervals
   nap run {name} --seeds 3 --out elsewhere        the same again continues where it stopped
+  nap run {name} --part 1/2 & nap run {name} --part 2/2    two processes at the same time
   nap run {name} --scale paper --help             the settings and defaults of another scale"""
 
 
@@ -34,6 +35,8 @@ class How:
     """Where to compute; auto takes CUDA where there is one."""
     threads: int = 0
     """CPU threads; 0 takes one at demo, whose networks are small, and beside a GPU; else torch's choice."""
+    part: str = "1/1"
+    """2/4: the second of four shares of the runs, for processes or machines that work at the same time."""
     out: Path = Path("results")
     """Folder of results; each run has a folder of its own in it."""
     report: bool = False

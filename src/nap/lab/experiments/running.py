@@ -78,6 +78,8 @@ def _announcement(experiment: Experiment, request: Request, device: torch.device
     count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
     if not hasattr(runs[0].config, "seed"):  # where it has one, each seed is a run
         count += f" of {request.config.seeds} seeds"
+    if request.how.part != "1/1":
+        count += f" (part {request.how.part} of them)"
     threads = torch.get_num_threads()
     where = (
         f"cpu ({threads} thread{'s' * (threads > 1)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,25 +30,50 @@ def home(experiment: Experiment, how: How) -> Path:
     return how.out / f"{experiment.folder}-{how.scale}"
 
 
+def share(part: str, runs: int) -> slice:
+    """Which of so many runs `--part` asks for: one of them is in just one part.
+
+    >>> [list(range(7))[share(f"{k}/3", 7)] for k in (1, 2, 3)]
+    [[0, 3, 6], [1, 4], [2, 5]]
+    """
+    numbers = re.fullmatch(r"(\d+)/(\d+)", part)
+    which, of = map(int, numbers.groups()) if numbers else (0, 0)
+    if not 1 <= which <= of:
+        raise ValueError(f"--part {part}: expected two numbers like 2/4, the second of four parts")
+    if which > runs:
+        raise ValueError(f"--part {part}: there are {runs} runs, so this part has none; take fewer parts")
+    return slice(which - 1, None, of)
+
+
 def open_tasks(requests: Sequence[tuple[Experiment, Request]], held: contextlib.ExitStack) -> list[Task]:
     """Every run with its folder, for as long as `held`; experiments that measure the same runs share them."""
-    tasks: dict[Path, Task] = {}
+    asked: dict[Path, tuple[Experiment, Run]] = {}
     for experiment, request in requests:
         for run in experiment.runs(request.config):
             path = home(experiment, request.how) / run.name
-            if path in tasks and tasks[path].run.config == run.config:
-                continue
-            folder = RunFolder.open(
-                path,
-                experiment=experiment.folder,
-                scale=request.how.scale,
-                run=run.name,
-                config=run.config,
-                start_over=request.how.force,
-            )
-            held.enter_context(folder)
-            label = run.name if len(requests) == 1 else f"{experiment.name} {run.name}"
-            tasks[path] = Task(label, run, folder)
-            if request.how.force:
-                shutil.rmtree(path / BOARD, ignore_errors=True)
-    return list(tasks.values())
+            if path in asked and asked[path][1].config != run.config:
+                raise ValueError(
+                    f"{asked[path][0].name} and {experiment.name} share the runs of {path.parent}, and ask for "
+                    f"{run.name} with other settings; run one of them, or give each its own --out"
+                )
+            asked.setdefault(path, (experiment, run))
+    how = requests[0][1].how
+    mine = list(asked.items())[share(how.part, len(asked))]
+    return [_opened(path, *each, how, len(requests) == 1, held) for path, each in mine]
+
+
+def _opened(
+    path: Path, experiment: Experiment, run: Run, how: How, alone: bool, held: contextlib.ExitStack
+) -> Task:
+    folder = RunFolder.open(
+        path,
+        experiment=experiment.folder,
+        scale=how.scale,
+        run=run.name,
+        config=run.config,
+        start_over=how.force,
+    )
+    held.enter_context(folder)
+    if how.force:
+        shutil.rmtree(path / BOARD, ignore_errors=True)
+    return Task(run.name if alone else f"{experiment.name} {run.name}", run, folder)
