@@ -18,11 +18,15 @@ LOG_FROM = 15.0  # largest over smallest value: from here a linear axis would hi
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric of the rows: its key, the words for it, and whether it is a fraction (never on a log axis)."""
+    """A metric of the rows: its key, the words for it, and whether it is a fraction.
+
+    A fraction is never on a log axis, nor is what is `linear`: differences of it are what counts.
+    """
 
     key: str
     words: str
     fraction: bool = False
+    linear: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ def spans_decades(rows: Rows, measure: Measure) -> bool:
     """Whether a metric is never negative and its values are so far apart that only a log axis shows them."""
     values = _numbers(rows, measure.key)
     positive = values[values > 0]
-    if measure.fraction or not len(positive) or (values < 0).any():
+    if measure.fraction or measure.linear or not len(positive) or (values < 0).any():
         return False
     return bool(positive.max() / positive.min() >= LOG_FROM)
 

@@ -22,7 +22,7 @@ ARMS = {
     "NaP, ends at 1": Look(BLACK),
 }
 FOUR = ("Rainbow", "LayerNorm", "NaP", "NaP + schedule")
-SCORE = Measure("score", "Score")
+SCORE = Measure("score", "Score", linear=True)
 INSIDE = (
     Measure("parameter_norm", "Parameter norm"),
     Measure("effective_rate", "Effective learning rate"),
