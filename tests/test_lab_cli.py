@@ -139,7 +139,8 @@ def test_several_experiments_take_settings_that_all_of_them_have(nap) -> None:
 def test_parts_share_the_runs_among_processes(nap) -> None:
     for part, name in (("1/2", "first"), ("2/2", "second")):
         code, out, _ = nap(f"run tiny --part {part}")
-        assert code == FINE and f"part {part}" in out.splitlines()[0]
+        assert code == FINE
+        assert f"part {part}" in out.splitlines()[0]
         assert re.findall(r"(\w+): finished,", out) == [name]
     _, out, _ = nap("run tiny")
     assert out.count("finished already") == 2

@@ -53,8 +53,8 @@ def open_tasks(requests: Sequence[tuple[Experiment, Request]], held: contextlib.
             path = home(experiment, request.how) / run.name
             if path in asked and asked[path][1].config != run.config:
                 raise ValueError(
-                    f"{asked[path][0].name} and {experiment.name} share the runs of {path.parent}, and ask for "
-                    f"{run.name} with other settings; run one of them, or give each its own --out"
+                    f"{asked[path][0].name} and {experiment.name} share the runs of {path.parent}, and ask "
+                    f"for {run.name} with other settings; run one of them, or give each its own --out"
                 )
             asked.setdefault(path, (experiment, run))
     how = requests[0][1].how
