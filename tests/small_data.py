@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from nap.lab.data import store
-from nap.lab.data.dataset import DataSet, File, Split
+from nap.lab.data.dataset import File, ImageSet, Split
 
 Contents = Mapping[str, bytes]
 
@@ -36,7 +38,7 @@ BATCHES = {
 }
 GREY = {"images-idx": idx(PIXELS[:, 0]), "labels-idx": idx(LABELS)}
 
-COLOUR_SET = DataSet(
+COLOUR_SET = ImageSet(
     name="colours",
     about="batches as CIFAR-10 has them",
     shape=(3, 2, 4),
@@ -58,13 +60,24 @@ GREY_SET = replace(
 )
 
 
-def tar_of(contents: Contents, prefix: str = "somewhere/inside/") -> bytes:
+def tar_of(
+    contents: Contents, prefix: str = "somewhere/inside/", packing: Literal["gz", "xz"] = "gz"
+) -> bytes:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+    mode: Literal["w:gz", "w:xz"] = "w:gz" if packing == "gz" else "w:xz"
+    with tarfile.open(fileobj=buffer, mode=mode) as tar:
         for name, content in contents.items():
             member = tarfile.TarInfo(prefix + name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def zip_of(contents: Contents, prefix: str = "somewhere/inside/") -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(prefix + name, content)
     return buffer.getvalue()
 
 

@@ -205,7 +205,43 @@ def induction_world(as_told: bool) -> Iterator[Row]:
         yield from rows_of(keys, metrics, [{"step": int(step)} for step in steps])
 
 
+def language_world(as_told: bool) -> Iterator[Row]:
+    steps = [{"step": step} for step in range(100, 1100, 100)]
+    points = {"baseline": 0.40, "norm only": 0.405, "NaP": 0.42 if as_told else 0.38}
+    for arm, accuracy in points.items():
+        keys = {"experiment": "table1-language", "arm": arm}
+        yield from rows_of(keys, {"accuracy": np.linspace(0.1, accuracy, 10)}, steps)
+        for exam in ("held out", "lambada", "piqa"):
+            result = {"accuracy": np.array([accuracy])}
+            if exam != "held out":
+                result["answered"] = np.array([accuracy + 0.1])
+            yield from rows_of(keys | {"kind": "exam", "set": exam}, result, steps[-1:])
+
+
+def cifar_world(as_told: bool) -> Iterator[Row]:
+    told = {"baseline": 0.9465, "norm only": 0.9447, "NaP": 0.9464}
+    opposite = {"baseline": 0.93, "norm only": 0.92, "NaP": 0.91}
+    return image_world("table1-cifar", "cifar10", 400_000, told if as_told else opposite)
+
+
+def imagenet_world(as_told: bool) -> Iterator[Row]:
+    told = {"baseline": 0.7708, "norm only": 0.7745, "NaP": 0.7726}
+    opposite = {"baseline": 0.75, "norm only": 0.74, "NaP": 0.73}
+    return image_world("table1-imagenet", "imagenet", 450_360, told if as_told else opposite)
+
+
+def image_world(experiment: str, data: str, updates: int, ends: Mapping[str, float]) -> Iterator[Row]:
+    steps = [{"step": step} for step in (100, *range(updates // 10, updates + 1, updates // 10))]
+    for arm, accuracy in ends.items():
+        keys = {"experiment": experiment, "arm": arm, "data": data}
+        path = {"test_accuracy": np.linspace(accuracy - 0.2, accuracy, len(steps))}
+        yield from rows_of(keys, path, steps, noise=0.0005)
+
+
 WORLDS: dict[str, World] = {
+    "table1-cifar": cifar_world,
+    "table1-imagenet": imagenet_world,
+    "table1-language": language_world,
     "strings": strings_world,
     "induction": induction_world,
     "fig1": fig1_world,

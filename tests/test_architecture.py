@@ -27,10 +27,11 @@ ROOMS = {  # room of the lab → rooms that it may reach, besides itself
     "training": {"data", "models", "runs"},
     "rainbow": {"models", "runs", "training"},
     "sequences": {"data", "models", "runs", "training"},
+    "vision": {"data", "models", "runs", "training"},
     "claims": {"rows", "scores"},
     "report": {"rows", "claims", "scores"},
 }
-KERNELS = {"nap.projection.fused"}  # files that need Triton, which comes with torch on Linux; optional
+KERNELS = {"nap.norms.fused", "nap.projection.fused"}  # files that need Triton, which comes with torch on Linux; optional
 LIBRARY_NEEDS = {"torch", "numpy", "nap", *sys.stdlib_module_names}
 
 

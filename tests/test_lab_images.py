@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from nap.lab.data import store
 from nap.lab.data.catalog import DATA_SETS, find
-from nap.lab.data.dataset import DataSet, Web
+from nap.lab.data.dataset import ImageSet
 from nap.lab.data.fetch import fetch
 from nap.lab.data.formats import read_idx
+from nap.lab.data.image_sets import IMAGE_SETS
 from nap.lab.data.images import DataMissing, Images, load
+from nap.lab.data.origins import Web
 from nap.lab.data.store import describe
 from small_data import BATCHES, COLOUR_SET, GREY, GREY_SET, LABELS, PIXELS, write
 
@@ -147,8 +149,8 @@ def test_a_channel_of_one_value_cannot_be_normalised() -> None:
 # ---- the catalogue ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("data", DATA_SETS.values(), ids=list(DATA_SETS))
-def test_the_catalogue_agrees_with_itself(data: DataSet) -> None:
+@pytest.mark.parametrize("data", IMAGE_SETS, ids=lambda data: data.name)
+def test_the_catalogue_agrees_with_itself(data: ImageSet) -> None:
     assert find(data.name) is data
     size = np.prod(data.shape)
     for split in data.splits.values():
@@ -177,7 +179,7 @@ def test_the_catalogue_agrees_with_itself(data: DataSet) -> None:
 
 
 def test_every_set_tries_the_official_source_before_a_registry() -> None:
-    for data in DATA_SETS.values():
+    for data in IMAGE_SETS:
         kinds = [isinstance(source, Web) for source in data.sources]
         assert kinds == sorted(kinds, reverse=True)
         assert not kinds or not all(kinds), "a registry serves where no data hub can be reached"

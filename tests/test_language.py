@@ -136,3 +136,24 @@ def test_settings_are_checked() -> None:
         replace(SMALL, parts=3)
     with pytest.raises(ValueError, match="warm_up must be between 0 and 6"):
         replace(SMALL, warm_up=7)
+
+
+def test_every_window_counts_in_a_judgement_also_where_they_fill_no_batch() -> None:
+    run = work()
+    run.advance()
+    loss, accuracy = run.judged_on(run.valid, 11)  # a batch of 8, and 3 more
+    windows = run.valid[range(11)]
+    with torch.no_grad():
+        logits = run.trainer.model(windows[:, :-1])
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    assert accuracy == pytest.approx((logits.argmax(-1) == windows[:, 1:]).float().mean().item())
+
+
+def test_a_limit_of_tokens_is_kept(book: str) -> None:
+    config = replace(SMALL, text=(book,), tokens=500)
+    assert work(config=config).train.tokens.shape == (500,)
+    with pytest.raises(ValueError, match="tokens"):
+        replace(SMALL, tokens=-1)
+    with pytest.raises(ValueError, match="c4 is too large"):
+        work(config=replace(SMALL, text=("c4",)))

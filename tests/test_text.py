@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,15 +12,17 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nap.lab.data import text
+from nap.lab.data.store import DataMissing
 from nap.lab.data.text import Bytes, Pieces, cut_up, documents, python_topics, tokenised, train_pieces
 
 TEXTS = ["Once upon a time", "naïve – ☃", "", "a b a b a b a b"]
 
 
-@given(text=st.text(max_size=60), size=st.integers(1, 20))
-def test_pieces_are_the_text(text: str, size: int) -> None:
-    found = list(cut_up(text, size))
-    assert "".join(found) == text
+@given(whole=st.text(max_size=60), size=st.integers(1, 20))
+def test_pieces_are_the_text(whole: str, size: int) -> None:
+    found = list(cut_up(whole, size))
+    assert "".join(found) == whole
     assert all(0 < len(piece) <= size for piece in found)
 
 
@@ -31,6 +34,9 @@ def test_documents_by_kind(tmp_path: Path) -> None:
     wiki.write_text(" \n = A = \n \n text = 3 \n = = B = = \n\n = C = \n more\n", "utf-8")
     assert [text.split("\n")[0] for text in documents(wiki)] == [" ", " = C = "]
     assert "".join(documents(wiki)).count("= B =") == 1
+    pages = tmp_path / "pages.lines"
+    pages.write_text("one page\n\n a second \u2028 page\n", "utf-8")
+    assert list(documents(pages)) == ["one page", " a second \u2028 page"]
     plain = tmp_path / "text8"
     plain.write_text("word " * 50_000, "utf-8")
     found = list(documents(plain))
@@ -63,12 +69,46 @@ def test_learnt_pieces_write_any_text_shorter(tmp_path: Path) -> None:
     coder = train_pieces(python_topics(), path, vocabulary=600)
     plain = tokenizers.Tokenizer.from_file(str(path))
     assert [plain.decode(tokens) for tokens in coder.encode(TEXTS)] == TEXTS
-    text = next(python_topics())
-    assert len(coder.encode([text])[0]) < 0.7 * len(text.encode())
+    topic = next(python_topics())
+    assert len(coder.encode([topic])[0]) < 0.7 * len(topic.encode())
     assert max(max(tokens, default=0) for tokens in coder.encode(TEXTS)) < coder.vocabulary == 600
     assert Pieces(path).fingerprint == coder.fingerprint
     with pytest.raises(ValueError, match="has no token '<end>'"):
         Pieces(path, "<end>")
+
+
+def test_a_formula_is_no_title_of_an_article(tmp_path: Path) -> None:
+    path = tmp_path / "wiki.tokens"
+    path.write_text(" \n = Filters = \n \n where k \n = 1 rad = \n and C \n \n = Nero = \n \n x \n", "utf-8")
+    assert [text.split(" = ")[1] for text in documents(path)] == ["Filters", "Nero"]
+
+
+@pytest.mark.parametrize("at_once", [1, 16, 17, 1000])
+def test_no_document_is_lost_between_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(text, "_AT_ONCE", at_once)
+    found = tokenised(iter(TEXTS), Bytes(), tmp_path / "x", source="a test").tokens.tolist()
+    assert found == [token for document in TEXTS for token in (*document.encode(), 256)]
+
+
+def test_long_work_is_counted_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    tokenised(TEXTS, Bytes(), tmp_path / "x", source="quick", count=told.append)
+    assert told == []
+    monkeypatch.setattr(text, "TELL_EVERY_SECONDS", 0.0)
+    found = tokenised(TEXTS, Bytes(), tmp_path / "x", source="slow", count=told.append)
+    assert told == sorted(told)
+    assert len(told) == len(TEXTS)
+    assert told[-1] == found.count
+    tokenised(TEXTS, Bytes(), tmp_path / "x", source="slow", count=lambda _: pytest.fail("made twice"))
+
+
+def test_without_the_library_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    for make in (lambda: Pieces(tmp_path / "x"), lambda: train_pieces([], tmp_path / "x", vocabulary=300)):
+        with pytest.raises(DataMissing, match=r"pip install 'normalize-and-project\[language\]'"):
+            make()
 
 
 def test_tokens_are_made_once(tmp_path: Path) -> None:

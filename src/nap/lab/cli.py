@@ -105,6 +105,13 @@ def _data_list(options: argparse.Namespace) -> int:
     return FINE
 
 
+def _data_show(options: argparse.Namespace) -> int:
+    from nap.lab.data.store import card
+
+    print("\n\n".join(card(name) for name in options.names))
+    return FINE
+
+
 def _data_fetch(options: argparse.Namespace) -> int:
     from nap.lab.data.catalog import find
     from nap.lab.data.fetch import fetch
@@ -148,6 +155,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "claims": _claims,
     "report": _report,
     "data list": _data_list,
+    "data show": _data_show,
     "data fetch": _data_fetch,
 }
 

@@ -37,6 +37,8 @@ class How:
     """CPU threads; 0 takes one at demo, whose networks are small, and beside a GPU; else torch's choice."""
     part: str = "1/1"
     """2/4: the second of four shares of the runs, for processes or machines that work at the same time."""
+    spread: Literal["ddp", "fsdp"] = "ddp"
+    """How processes that torchrun starts share a network: a copy on each, or a piece; rows are the same."""
     out: Path = Path("results")
     """Folder of results; each run has a folder of its own in it."""
     report: bool = False

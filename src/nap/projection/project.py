@@ -110,6 +110,7 @@ class Projector:
         self._norms = {  # those of step 1: an optimizer made before it does not hold them
             name: slot for name, slot in slots.items() if isinstance(slot[0], Norm) and name not in left_out
         }
+        self._model = model
         self._updates: dict[str, int | Tensor] = dict.fromkeys(acted, 0)
         self._hooks: list[AfterStep] = []
 
@@ -165,6 +166,7 @@ class Projector:
         several optimizers share the work, hand them over in one call: together they must hold every
         weight of the plan, and every trainable norm that step 1 put in.
         """
+        refusals.check_unchanged(self._model, self.plan)
         names = {id(self._parameter(name)): name for name in self._slots}
         held = {name: module._parameters[leaf] for name, (module, leaf) in self._norms.items()}
         norms = {id(p): name for name, p in held.items() if p is not None and p.requires_grad}

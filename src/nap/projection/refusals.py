@@ -118,6 +118,15 @@ def check_output(plan: ProjectionPlan, table: WeightTable, parameters: Mapping[s
         refuse(small, why, way)
 
 
+def check_unchanged(model: nn.Module, plan: ProjectionPlan) -> None:
+    """Refuse a model that has other parameters than when it was planned: norms of step 1 above all."""
+    now, then = dict(model.named_parameters()), dict.fromkeys(plan.names())
+    changed = [f"{name} (new)" for name in now if name not in then]
+    if changed := changed + [f"{name} (gone)" for name in then if name not in now]:
+        why = "parameters changed since the Projector was built, so its plan is of another model"
+        refuse(shortened(changed), why, "build it after nap.normalize_ and all other changes of the model")
+
+
 def check_held(optimizers: Sequence[Any], acted: Mapping[int, str], norms: Mapping[int, str]) -> None:
     """Refuse optimizers that leave weights unprojected, or norms of step 1 untrained (both by id)."""
     held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}

@@ -26,6 +26,9 @@ def was_real(optimizer: Any) -> bool | Tensor:
 
 def unwrapped(optimizer: Any) -> Any:
     """The torch optimizer inside of wrappers such as accelerate's AcceleratedOptimizer."""
+    if optimizer is None:
+        way = "attach once it is there; nap.integrations has callbacks for trainers that make it late"
+        refuse([], "the optimizer is None, so it has not been made yet", way)
     inner = optimizer
     while not hasattr(inner, "_optimizer_step_post_hooks"):
         if not hasattr(inner, "optimizer"):

@@ -81,7 +81,7 @@ def skill_of(accuracy: np.ndarray, whose: str) -> float:
     return 100 * skill
 
 
-def accuracy_falls(samples: Samples, **where: str) -> Evidence:
+def accuracy_falls(samples: Samples, **where: Any) -> Evidence:
     """Later tasks are learnt less well: by more than a tenth of the first tasks' accuracy above chance."""
     series = samples.series("accuracy", **where)
     needs = Region(high=-TENTH * skill_of(series.first(), "even the first tasks' network"))

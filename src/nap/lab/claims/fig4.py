@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from nap.lab.claims.claim import Claim, Evidence, Region
@@ -16,7 +18,7 @@ CAPTION, TEXT = "Figure 4, caption", "Section 5.1"
 APART = ("network", "stream")
 
 
-def accuracy(samples: Samples, method: str, *, nap: bool, **where: str) -> Series:
+def accuracy(samples: Samples, method: str, *, nap: bool, **where: Any) -> Series:
     return samples.series("accuracy", method=method, nap=nap, **where)
 
 

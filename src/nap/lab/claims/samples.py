@@ -68,7 +68,9 @@ class Samples:
                 index.setdefault(tuple(row.get(key) for key in keys), []).append(row)
         return Rows(self._index[keys].get(tuple(where.values()), []))
 
-    def series(self, metric: str, *, along: str = "task", **where: Any) -> Series:
+    def series(
+        self, metric: str, *, along: str = "task", fewest: int = FEWEST_POINTS, **where: Any
+    ) -> Series:
         """`metric` of the rows with these values; `NotEnough` where one is absent or has more to come."""
         name = _in_words(where)
         rows = self.select(**where)
@@ -84,10 +86,10 @@ class Samples:
             raise NotEnough(f"the rows of {name} do not say which {along} they are of")
         if not points or points[-1] < end:
             raise NotEnough(f"{name} stops at {along} {points[-1] if points else 0} of {end}")
-        if len(points) < FEWEST_POINTS:
+        if len(points) < fewest:
             raise NotEnough(
                 f"{name} has too few {along.removesuffix('s')}s for a trend: "
-                f"{len(points)} of at least {FEWEST_POINTS}"
+                f"{len(points)} of at least {fewest}"
             )
         if not np.isfinite(values).all():
             line, column = np.argwhere(~np.isfinite(values))[0]

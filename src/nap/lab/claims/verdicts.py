@@ -17,6 +17,9 @@ from nap.lab.claims import (
     revival,
     stats,
     strings,
+    table1_cifar,
+    table1_imagenet,
+    table1_language,
     walk,
 )
 from nap.lab.claims.claim import Claim, Evidence
@@ -36,6 +39,9 @@ CLAIMS: tuple[Claim, ...] = (
     *walk.CLAIMS,
     *strings.CLAIMS,
     *induction.CLAIMS,
+    *table1_language.CLAIMS,
+    *table1_cifar.CLAIMS,
+    *table1_imagenet.CLAIMS,
 )
 Result = tuple[Claim, Evidence]
 

@@ -1,4 +1,4 @@
-"""Data: what there is (`catalog`), getting it (`fetch`), reading it (`images`), tasks from it (`streams`).
+"""Data: what there is (`catalog`), getting it (`fetch`), reading it (`images`, `corpus`, `questions`).
 
-Only `images` and `streams` need torch.
+Tasks are made from images in `streams`. What fetches and lists data needs no torch.
 """

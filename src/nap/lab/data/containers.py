@@ -1,4 +1,4 @@
-"""Files inside of containers: a folder, a tar archive, a gzipped file, a plain file.
+"""Files inside of containers: a folder, an archive (tar, zip, wheel), a compressed file, a plain file.
 
 Archives are read as streams and never unpacked to the paths that they name.
 """
@@ -7,18 +7,32 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import lzma
 import os
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
-from typing import Protocol
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import IO, Any, Protocol
 
-from nap.lab.data.dataset import is_tar
+from nap.lab.data.dataset import File, is_archive
 
 Progress = Callable[[int, int], None]  # bytes done and in all (0: not known) of the file under way
 BLOCK = 1 << 20  # bytes
+
+_PACKINGS: dict[str, Callable[[IO[bytes]], Any]] = {"": nullcontext, ".gz": gzip.open, ".xz": lzma.open}
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    RuntimeError,  # zipfile's, for an encrypted file or a compression that it does not know
+    zlib.error,
+    lzma.LZMAError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    http.client.HTTPException,
+)
 
 
 class Readable(Protocol):
@@ -31,32 +45,44 @@ class SourceFailed(Exception):
     """A source gave nothing usable; the next one may."""
 
 
-def entries(
-    container: Path, wanted: Collection[str], archives: Collection[str]
-) -> Generator[tuple[str, Readable], None, None]:
-    """(name, open stream) of each wanted file inside; of a folder, all below it, plain files first.
+Found = Generator[tuple[File, Readable], None, None]
 
-    `archives` are the names of tar archives to look into where the container is a folder.
+
+def candidates(container: Path, wanted: Collection[File], archives: Collection[str]) -> list[Path]:
+    """The container itself, or what in a folder may hold wanted files, in the order to look at it.
+
+    First the plain files below the folder, then compressed ones, then archives: those of the names in
+    `archives` wherever they lie, others only directly in the folder.
     """
-    if container.is_dir():
-        yield from _in_folder(container, wanted, archives)
-    elif is_tar(container.name):
+    if not container.is_dir():
+        return [container]
+    below = sorted(Path(parent, name) for parent, _, names in os.walk(container) for name in names)
+    packings = {path: match[1] for path in below if (match := _match(path.as_posix(), wanted))}
+    files = sorted(packings, key=lambda path: packings[path] != "")
+    known = [path for path in below if path.name in archives]
+    others = [path for path in below if is_archive(path.name) and path.parent == container]
+    return list(dict.fromkeys(files + known + others))
+
+
+def entries(container: Path, wanted: Collection[File]) -> Found:
+    """(file, open stream) of each wanted file in an archive, or in a file that may be compressed."""
+    if container.name.endswith((".zip", ".whl")):
+        yield from _in_zip(container, wanted)
+    elif is_archive(container.name):
         yield from _in_tar(container, wanted)
-    elif container.name in wanted:
-        with reading(container), container.open("rb") as plain:
-            yield container.name, plain
-    elif container.name.removesuffix(".gz") in wanted:
-        with reading(container), gzip.open(container) as unpacked:
-            yield container.name.removesuffix(".gz"), unpacked
+    elif match := _match(container.as_posix(), wanted):
+        with reading(container), container.open("rb") as stream:
+            yield from _unpacked(*match, stream)
 
 
-def may_hold(container: str, wanted: Collection[str]) -> bool:
+def may_hold(container: str, wanted: Collection[File]) -> bool:
     """Whether a container of that name can have any of the wanted files inside.
 
-    >>> may_hold("x.tar.gz", ["a"]), may_hold("a.gz", ["a"]), may_hold("b.gz", ["a"])
+    >>> a = [File("a", 0, "")]
+    >>> may_hold("x.tar.gz", a), may_hold("a.gz", a), may_hold("b.gz", a)
     (True, True, False)
     """
-    return is_tar(container) or container in wanted or container.removesuffix(".gz") in wanted
+    return is_archive(container) or _match(container, wanted) is not None
 
 
 def blocks(stream: Readable, what: str, progress: Progress, total: int, done: int = 0) -> Iterator[bytes]:
@@ -76,25 +102,36 @@ def reading(what: Path | str) -> Iterator[None]:
     """What fails inside is the reading of a source."""
     try:
         yield
-    except (OSError, EOFError, zlib.error, tarfile.TarError, http.client.HTTPException) as error:
+    except _UNREADABLE as error:
         raise SourceFailed(f"{what} cannot be read: {error}") from error
 
 
-def _in_folder(
-    folder: Path, wanted: Collection[str], archives: Collection[str]
-) -> Iterator[tuple[str, Readable]]:
-    below = sorted(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
-    packed = {f"{name}.gz" for name in wanted}
-    for names in (wanted, packed, archives):
-        for path in below:
-            if path.name in names:
-                yield from entries(path, wanted, ())
+def _match(path: str, wanted: Collection[File]) -> tuple[File, str] | None:
+    """The wanted file that lies at that path, and the ending of its compression."""
+    for packing in _PACKINGS:
+        for file in wanted:
+            if path.endswith(packing) and file.is_at(path.removesuffix(packing)):
+                return file, packing
+    return None
 
 
-def _in_tar(archive: Path, wanted: Collection[str]) -> Iterator[tuple[str, Readable]]:
-    with reading(archive), tarfile.open(archive, "r:gz") as tar:
+def _unpacked(file: File, packing: str, stream: IO[bytes]) -> Found:
+    with _PACKINGS[packing](stream) as plain:
+        yield file, plain
+
+
+def _in_tar(archive: Path, wanted: Collection[File]) -> Found:
+    with reading(archive), tarfile.open(archive, "r:*") as tar:
         for member in tar:
-            name = PurePosixPath(member.name).name
-            if name in wanted and member.isfile() and (stream := tar.extractfile(member)) is not None:
+            match = _match(member.name, wanted) if member.isfile() else None
+            if match and (stream := tar.extractfile(member)) is not None:
                 with stream:
-                    yield name, stream
+                    yield from _unpacked(*match, stream)
+
+
+def _in_zip(archive: Path, wanted: Collection[File]) -> Found:
+    with reading(archive), zipfile.ZipFile(archive) as zipped:
+        for member in zipped.infolist():
+            if match := _match(member.filename, wanted):
+                with zipped.open(member) as stream:
+                    yield from _unpacked(*match, stream)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from nap.lab.data.store import data_home
+from nap.lab.data import c4
+from nap.lab.data.catalog import DATA_SETS, of_role
+from nap.lab.data.fetch import to_stderr
+from nap.lab.data.store import data_home, paths
 from nap.lab.data.text import Bytes, Coder, Pieces, documents, python_topics, tokenised, train_pieces
 from nap.lab.data.tokens import TokenFile
 
 BUNDLED = "python"
 HELD_OUT = 20  # every so-manieth document is for validation
+STREAMED_VALID_TOKENS = 1_000_000  # taken of C4's own validation split
+LEARNT_FROM_DOCUMENTS = 100_000  # at most, for pieces
+
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -25,46 +33,90 @@ class Corpus:
 
 
 def texts(names: Sequence[str]) -> Iterator[str]:
-    """The documents of all these texts: "python", the help that comes with Python, or paths of files."""
-    for name in names:
-        yield from python_topics() if name == BUNDLED else documents(_file(name))
+    """The documents of all these texts.
 
-
-def load(names: Sequence[str], tokenizer: str, *, folder: Path | None = None) -> Corpus:
-    """The texts in tokens: "bytes", "bpe-4096" (so many pieces, learnt from the training part), or a file.
-
-    Tokens are kept below `folder`, by default `tokens` in the data home.
+    A name is "python", the help that comes with Python; a text of the catalogue, which must have been
+    fetched; or the path of a file (`./text8` for a file that is named as a text of the catalogue).
     """
+    for name in names:
+        if name == BUNDLED:
+            yield from python_topics()
+        else:
+            for path in paths(name) if name in of_role("text") else [_file(name)]:
+                yield from documents(path)
+
+
+def load(
+    names: Sequence[str],
+    tokenizer: str,
+    *,
+    limit: int | None = None,
+    folder: Path | None = None,
+    tell: Tell = to_stderr,
+) -> Corpus:
+    """The texts in tokens: of "bytes", "bpe-4096" (so many pieces, learnt from the training part), a
+    tokenizer of the catalogue, or a tokenizer's file.
+
+    The training part ends after `limit` tokens. "c4" is streamed, needs a limit, stands alone, and is
+    judged on its own validation split. Tokens are kept below `folder`, by default `tokens` in the data
+    home; until they are there, `tell` hears every few seconds how many there are.
+    """
+    _check(names, limit)
     folder = folder or data_home() / "tokens"
     source = "; ".join(_identity(name) for name in names)
-    coder = _coder(names, tokenizer, source, folder)
+    coder = _coder(names, tokenizer, source, folder, tell)
     key = _short(f"{source} in {coder.fingerprint}")
 
-    def part(which: str) -> TokenFile:
-        chosen = _of(names, which)
-        return tokenised(chosen, coder, folder / f"{key}.{which}", source=f"{source}: {which}")
+    def part(which: str, limit: int | None) -> TokenFile:
+        path = folder / (f"{key}.{which}" if limit is None else f"{key}.{limit}.{which}")
+        return tokenised(
+            _of(names, which),
+            coder,
+            path,
+            source=f"{source}: {which}",
+            limit=limit,
+            count=lambda done: tell(f"tokenising {', '.join(names)} ({which}): {done:,} tokens"),
+        )
 
-    return Corpus(part("train"), part("valid"), coder)
+    return Corpus(
+        part("train", limit), part("valid", STREAMED_VALID_TOKENS if c4.NAME in names else None), coder
+    )
+
+
+def _check(names: Sequence[str], limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise ValueError(f"the limit is {limit} tokens, but there must be one at least")
+    if c4.NAME in names and limit is None:
+        raise ValueError("c4 is too large to take all of it: say how many tokens to train on, with a limit")
+    if c4.NAME in names and len(names) > 1:
+        raise ValueError(f"c4 is streamed and stands alone: it is not to be mixed as in {', '.join(names)}")
 
 
 def _of(names: Sequence[str], which: str) -> Iterator[str]:
+    if c4.NAME in names:
+        return c4.documents("validation" if which == "valid" else "train")
     return (
         text for number, text in enumerate(texts(names)) if (number % HELD_OUT == 0) == (which == "valid")
     )
 
 
-def _coder(names: Sequence[str], tokenizer: str, source: str, folder: Path) -> Coder:
+def _coder(names: Sequence[str], tokenizer: str, source: str, folder: Path, tell: Tell) -> Coder:
     if tokenizer == "bytes":
         return Bytes()
+    if tokenizer in of_role("tokenizer"):
+        return Pieces(paths(tokenizer)[0])
     kind, _, size = tokenizer.partition("-")
     if kind == "bpe" and size.isdecimal():
         path = folder / f"{_short(source)}.bpe-{size}.json"
-        return (
-            Pieces(path) if path.exists() else train_pieces(_of(names, "train"), path, vocabulary=int(size))
-        )
+        if path.exists():
+            return Pieces(path)
+        tell(f"learning {int(size):,} pieces from {', '.join(names)}")
+        shown = islice(_of(names, "train"), LEARNT_FROM_DOCUMENTS)
+        return train_pieces(shown, path, vocabulary=int(size))
     if not Path(tokenizer).is_file():
+        known = ", ".join(of_role("tokenizer"))
         raise ValueError(
-            f"there is no tokenizer {tokenizer!r}: name a JSON file, bytes, or pieces like bpe-4096"
+            f"there is no tokenizer {tokenizer!r}: name a JSON file, {known}, bytes, or pieces like bpe-4096"
         )
     return Pieces(Path(tokenizer))
 
@@ -72,7 +124,10 @@ def _coder(names: Sequence[str], tokenizer: str, source: str, folder: Path) -> C
 def _file(name: str) -> Path:
     path = Path(name).expanduser()
     if not path.is_file():
-        raise ValueError(f"there is no text {name!r}: name files (plain text, .jsonl, .tokens), or {BUNDLED}")
+        other = DATA_SETS.get(name)
+        found = f"{name} holds {other.holds()}, and no text" if other else f"there is no text {name!r}"
+        known = ", ".join((BUNDLED, c4.NAME, *of_role("text")))
+        raise ValueError(f"{found}: name files (plain text, .jsonl, .tokens, .lines), or {known}")
     return path
 
 
@@ -80,6 +135,10 @@ def _identity(name: str) -> str:
     """The name with what changes when the text does."""
     if name == BUNDLED:
         return f"{BUNDLED} {_short(''.join(python_topics()))}"
+    if name == c4.NAME:
+        return f"{c4.REPOSITORY} {c4.CONFIGURATION}"
+    if name in of_role("text"):
+        return f"{name} {' '.join(file.sha256 for file in DATA_SETS[name].files)}"
     found = _file(name).stat()
     return f"{Path(name).name} {found.st_size} {found.st_mtime_ns}"
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from nap.lab.data.catalog import find
-from nap.lab.data.containers import Progress, Readable, SourceFailed, blocks, entries
+from nap.lab.data.containers import Progress, Readable, SourceFailed, blocks, candidates, entries
 from nap.lab.data.dataset import DataSet, File
 from nap.lab.data.sources import Local, Source, containers
 from nap.lab.data.store import FetchError, is_intact, note_verified_, place, writing
@@ -48,7 +48,7 @@ def fetch(
     get the data by hand.
     """
     data = find(data) if isinstance(data, str) else data
-    if data.layout == "scikit-learn":
+    if not data.files:
         return _bundled(data, tell)
     where, sources = place(data, folder), [*_local(source_folder), *data.sources]
     missing = {file.name: file for file in data.files if not is_intact(file, where)}
@@ -80,27 +80,26 @@ def _take_from_(
         workshop.mkdir(parents=True, exist_ok=True)
     problems: list[str] = []
     try:
-        with closing(containers(source, tuple(missing), workshop, progress)) as found:
+        with closing(containers(source, tuple(missing.values()), workshop, progress)) as found:
             for container in found:
-                problems += _unpack_(container, data, missing, where, progress)
+                for path in candidates(container, tuple(missing.values()), data.archives):
+                    problems += _unpack_(path, missing, where, progress) if missing else []
     except SourceFailed as failure:
         problems.append(str(failure))
     return (problems or [f"has no {', '.join(missing)}"]) if missing else []
 
 
-def _unpack_(
-    container: Path, data: DataSet, missing: dict[str, File], where: Path, progress: Progress
-) -> list[str]:
+def _unpack_(container: Path, missing: dict[str, File], where: Path, progress: Progress) -> list[str]:
     """Install what is in one container; the problems met."""
     problems = []
     try:
-        with closing(entries(container, tuple(missing), data.archives)) as found:
-            for name, stream in found:
-                if name not in missing:  # a second copy
+        with closing(entries(container, tuple(missing.values()))) as found:
+            for file, stream in found:
+                if file.name not in missing:  # a second copy
                     continue
                 try:
-                    _install_(stream, missing[name], where, progress)
-                    del missing[name]
+                    _install_(stream, file, where, progress)
+                    del missing[file.name]
                 except SourceFailed as failure:  # another copy, or the next file, may be right
                     problems.append(str(failure))
                 if not missing:

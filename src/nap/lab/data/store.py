@@ -9,12 +9,12 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nap.lab.data.catalog import DATA_SETS
+from nap.lab.data.catalog import DATA_SETS, find
 from nap.lab.data.dataset import DataSet, File
 
 RECORD = "verified.json"
@@ -22,6 +22,10 @@ RECORD = "verified.json"
 
 class FetchError(ValueError):
     """A data set could not be put in its place."""
+
+
+class DataMissing(ValueError):
+    """A data set is not on this machine, or not whole; says how to get it."""
 
 
 def data_home() -> Path:
@@ -45,6 +49,23 @@ def is_intact(file: File, where: Path) -> bool:
         return False
     note_verified_(file, where)
     return True
+
+
+def paths(data: DataSet | str, *, folder: Path | str | None = None) -> list[Path]:
+    """Where the files of a fetched data set lie, each of them verified; `folder` is as in `place`."""
+    data = find(data) if isinstance(data, str) else data
+    return verified(data, data.files, place(data, folder))
+
+
+def verified(data: DataSet, files: Sequence[File], where: Path) -> list[Path]:
+    """The paths of these files of a data set that lies in the folder `where`; or `DataMissing`."""
+    bad = [where / file.name for file in files if not is_intact(file, where)]
+    if bad:
+        states = [f"{path.name} is {'damaged' if path.exists() else 'missing'}" for path in bad]
+        raise DataMissing(
+            f"{data.name} is not complete in {where}: {', '.join(states)}; run: nap data fetch {data.name}"
+        )
+    return [where / file.name for file in files]
 
 
 def note_verified_(file: File, where: Path) -> None:
@@ -75,12 +96,12 @@ def writing(path: Path, size: int) -> Iterator[None]:
 
 
 def describe(folder: Path | str | None = None) -> str:
-    """A table of the catalogue: name, images, size, and where each set lies on this machine.
+    """A table of the catalogue: name, what it holds, size, and where each set lies on this machine.
 
     Quick: it looks at sizes and hashes nothing.
     """
-    head = ("name", "images", "size", "where")
-    rows = [head, *((d.name, d.images(), _megabytes(d), _whereabouts(d, folder)) for d in DATA_SETS.values())]
+    head = ("name", "holds", "size", "where")
+    rows = [head, *((d.name, d.holds(), _megabytes(d), _whereabouts(d, folder)) for d in DATA_SETS.values())]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]])
@@ -88,8 +109,14 @@ def describe(folder: Path | str | None = None) -> str:
     )
 
 
+def card(name: str, folder: Path | str | None = None) -> str:
+    """All that is known of one data set, and where it lies on this machine."""
+    data = find(name)
+    return f"{data}\n  where    {_whereabouts(data, folder)}"
+
+
 def _whereabouts(data: DataSet, folder: Path | str | None) -> str:
-    if data.layout == "scikit-learn":
+    if not data.files:
         found = find_spec("sklearn") is not None
         return "in scikit-learn" if found else "not installed: pip install scikit-learn"
     where = place(data, folder)

@@ -6,26 +6,26 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from nap.lab.data.store import DataMissing
 from nap.lab.data.tokens import TokenFile, TokensDamaged, read, replacing, write
 
 PIECE = 100_000  # characters of a text that marks no documents
-_ARTICLE = re.compile(
-    r"^ = [^=](.*[^=])? = $"
-)  # how WikiText begins an article; its sections have more signs
-_AT_ONCE = 256  # documents
+TELL_EVERY_SECONDS = 5.0
+_TITLE = re.compile(r"^ = [^=](.*[^=])? = $")  # of an article of WikiText; its sections have more signs
+_AT_ONCE = 2_000_000  # characters, about, that a coder is given together: each may take it 100 bytes
 
 
 def documents(path: Path) -> Iterator[str]:
     """The documents of a file, by its kind.
 
-    `.jsonl`: the field "text" of each line. `.tokens`: WikiText, an article each. Else plain text, in
-    pieces of 100,000 characters, cut at white space.
+    `.jsonl`: the field "text" of each line. `.tokens`: WikiText, an article each. `.lines`: a line
+    each. Else plain text, in pieces of 100,000 characters, cut at white space.
     """
     if path.suffix == ".jsonl":
         with path.open(encoding="utf-8") as lines:
@@ -38,19 +38,22 @@ def documents(path: Path) -> Iterator[str]:
                     ) from error
     elif path.suffix == ".tokens":
         yield from articles(path.read_text("utf-8").split("\n"))
+    elif path.suffix == ".lines":
+        yield from filter(str.strip, path.read_text("utf-8").split("\n"))
     else:
         yield from cut_up(path.read_text("utf-8"))
 
 
 def articles(lines: Iterable[str]) -> Iterator[str]:
-    """WikiText's lines, article by article.
+    """WikiText's lines, article by article: each has a title, after an empty line.
 
-    >>> list(articles([" = One = ", " text", " = = Part = = ", " = Two = ", " more"]))
-    [' = One = \\n text\\n = = Part = = ', ' = Two = \\n more']
+    >>> list(articles([" = One = ", " one ", " = 1 = ", " ", " = = Part = = ", " ", " = Two = ", " more"]))
+    [' = One = \\n one \\n = 1 = \\n \\n = = Part = = \\n ', ' = Two = \\n more']
     """
     held: list[str] = []
     for line in lines:
-        if _ARTICLE.match(line) and any(part.strip() for part in held):
+        titled = _TITLE.match(line) and held and not held[-1].strip()
+        if titled and any(part.strip() for part in held):
             yield "\n".join(held)
             held = []
         held.append(line)
@@ -111,11 +114,7 @@ class Pieces:
     """A tokenizer of the library `tokenizers`, from its JSON file; the end token is `end_token`."""
 
     def __init__(self, path: Path, end_token: str = "<|endoftext|>"):
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise ImportError("tokenizers is not installed: pip install 'nap[language]'") from error
-        self._tokenizer = Tokenizer.from_file(str(path))
+        self._tokenizer = _library().Tokenizer.from_file(str(path))
         self.vocabulary = self._tokenizer.get_vocab_size()
         found = self._tokenizer.token_to_id(end_token)
         if found is None:
@@ -131,15 +130,15 @@ def train_pieces(
     texts: Iterable[str], path: Path, *, vocabulary: int, end_token: str = "<|endoftext|>"
 ) -> Pieces:
     """Byte-pair pieces, learnt from these texts and kept in a file; any text can be written in them."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
+    library = _library()
+    byte_level = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = byte_level
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=[end_token],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=byte_level.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
@@ -149,20 +148,55 @@ def train_pieces(
 
 
 def tokenised(
-    texts: Iterable[str], coder: Coder, path: Path, *, source: str, limit: int | None = None
+    texts: Iterable[str],
+    coder: Coder,
+    path: Path,
+    *,
+    source: str,
+    limit: int | None = None,
+    count: Callable[[int], None] | None = None,
 ) -> TokenFile:
-    """The tokens of these documents, from the file where an earlier call with the same words put them."""
+    """The tokens of these documents, from the file where an earlier call with the same words put them.
+
+    `count` hears every few seconds how many tokens there are.
+    """
     about = {"source": source, "coder": coder.fingerprint, "limit": limit}
     with suppress(TokensDamaged):  # then they are made again
         found = read(path)
         if all(found.about.get(key) == value for key, value in about.items()):
             return found
-    return write(
-        path, _encoded(texts, coder), end=coder.end, vocabulary=coder.vocabulary, about=about, limit=limit
-    )
+    tokens = _counted(_encoded(texts, coder), count)
+    return write(path, tokens, end=coder.end, vocabulary=coder.vocabulary, about=about, limit=limit)
 
 
 def _encoded(texts: Iterable[str], coder: Coder) -> Iterator[list[int]]:
-    waiting = iter(texts)
-    while some := list(islice(waiting, _AT_ONCE)):
-        yield from coder.encode(some)
+    held: list[str] = []
+    size = 0
+    for text in texts:
+        held.append(text)
+        size += len(text)
+        if size >= _AT_ONCE:
+            yield from coder.encode(held)
+            held, size = [], 0
+    yield from coder.encode(held)
+
+
+def _counted(documents: Iterator[list[int]], count: Callable[[int], None] | None) -> Iterator[list[int]]:
+    """The same documents; their tokens are counted aloud."""
+    done, last = 0, time.monotonic()
+    for document in documents:
+        yield document
+        done += len(document) + 1  # the end token
+        if count and time.monotonic() - last >= TELL_EVERY_SECONDS:
+            count(done)
+            last = time.monotonic()
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("tokenizers")
+    except ImportError as error:
+        raise DataMissing(
+            "the library tokenizers is not installed: pip install 'normalize-and-project[language]', "
+            "or take the tokenizer bytes"
+        ) from error

@@ -25,6 +25,9 @@ MODULES = {  # name on the command line → module that holds its EXPERIMENT
     "fig6": "nap.lab.experiments.fig6",
     "strings": "nap.lab.experiments.strings",
     "induction": "nap.lab.experiments.induction",
+    "table1-cifar": "nap.lab.experiments.table1_cifar",
+    "table1-imagenet": "nap.lab.experiments.table1_imagenet",
+    "table1-language": "nap.lab.experiments.table1_language",
 }
 
 
@@ -35,6 +38,7 @@ class Run:
     name: str  # of its folder, for example "nap" or "mlp-random-nap-redo"
     config: Any  # a frozen dataclass: everything that determines its rows
     start: Callable[[torch.device], Work]  # loads its data and builds its networks
+    spreads: bool = False  # several processes, which torchrun starts, can share it
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import contextlib
 import time
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,14 @@ import torch
 
 from nap.lab import claims, report, rows
 from nap.lab.data.images import DataMissing
-from nap.lab.experiments.experiment import Experiment
-from nap.lab.experiments.tasks import BOARD, Task, home, open_tasks
+from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.experiments.tasks import BOARD, Task, chosen, home, not_spread, open_tasks
 from nap.lab.options import How, Request
 from nap.lab.progress import Display, display, duration
 from nap.lab.runs.carry import STOPPED, carry_out
+from nap.lab.runs.crew import Crew, CrewLost, Place, joined
 from nap.lab.runs.durable import written_aside
+from nap.lab.runs.leading import attempt, ended, follow, led
 from nap.lab.runs.signals import StopRequest, stop_requests
 from nap.lab.runs.work import Work
 
@@ -30,20 +33,50 @@ FAILURE = "failure.txt"  # in a run's folder: the traceback of the error that en
 
 
 def run(requests: Sequence[tuple[Experiment, Request]]) -> int:
-    """Do what was asked; the exit code. All folders are opened, and so checked, before any work starts."""
-    how = requests[0][1].how
-    device = pick_device(how.device)
+    """Do what was asked; the exit code. Of the processes that torchrun started, the first one leads."""
+    how, place = requests[0][1].how, Place.from_environment()
+    runs = chosen(requests)
+    if (reason := not_spread(runs, place.size)) is not None:
+        if place.rank:
+            return FINE  # the first process says why
+        raise ValueError(reason)
+    device = pick_device(how.device, place)
     if how.threads < 0:
         raise ValueError(f"--threads {how.threads}: it must be at least 0")
     # beside a GPU, idle threads only spin on cores that others need: emulators ran at half their speed
     if how.threads or how.scale == "demo" or device.type == "cuda":
         torch.set_num_threads(how.threads or 1)
+    with joined(place, device, sharing=how.spread) as crew:
+        if crew.leads:
+            with ended(crew):
+                return _lead(requests, device, crew)
+        _follow_all([run for _, _, run in runs], device, crew)
+        return FINE
+
+
+def _follow_all(runs: Sequence[Run], device: torch.device, crew: Crew) -> None:
+    """Share the runs that the first process begins, until it has no more.
+
+    Signals are noted and nothing follows: torchrun sends them to all processes, and none may die before
+    the first one, which looks at them between two units, has saved.
+    """
+    with stop_requests():
+        while (number := crew.shared()) is not None:
+            work = attempt(crew, partial(runs[number].start, device))
+            if work is not None:
+                follow(work, crew)
+            del work  # before the next one takes its memory
+
+
+def _lead(requests: Sequence[tuple[Experiment, Request]], device: torch.device, crew: Crew) -> int:
+    """All runs, and what they show; the exit code. All folders are checked before any work starts."""
+    how = requests[0][1].how
     homes = {home(experiment, how): None for experiment, _ in requests}
     with contextlib.ExitStack() as held, stop_requests() as stop:
         tasks = open_tasks(requests, held)
         for experiment, request in requests:
-            print(_announcement(experiment, request, device))
-        code = _carry_out_all(tasks, ", ".join(r.name for _, r in requests), device, how, stop)
+            print(_announcement(experiment, request, device, crew))
+        code = _carry_out_all(tasks, ", ".join(r.name for _, r in requests), device, how, crew, stop)
     if stop.signal is not None and code != FINE:
         return code
     for folder in homes:
@@ -57,8 +90,8 @@ def run(requests: Sequence[tuple[Experiment, Request]]) -> int:
     return code
 
 
-def pick_device(word: str) -> torch.device:
-    """The device that `--device` names; auto is CUDA where there is one."""
+def pick_device(word: str, place: Place | None = None) -> torch.device:
+    """The device that `--device` names; auto is CUDA where there is one. Several processes have one each."""
     available = torch.cuda.is_available()
     if word == "cuda" and not available:
         raise ValueError(
@@ -66,12 +99,19 @@ def pick_device(word: str) -> torch.device:
         )
     device = torch.device("cuda" if word != "cpu" and available else "cpu")
     if device.type == "cuda":
+        if place is not None and place.size > 1:
+            if place.local >= (count := torch.cuda.device_count()):
+                raise ValueError(
+                    f"torchrun started process {place.local + 1} on a machine with {count} CUDA "
+                    f"device{'s' * (count > 1)}; start one for each, or take --device cpu"
+                )
+            device = torch.device("cuda", place.local)
         torch.set_float32_matmul_precision("high")  # products in TF32; what needs more runs in float64
         torch.backends.cudnn.benchmark = True
     return device
 
 
-def _announcement(experiment: Experiment, request: Request, device: torch.device) -> str:
+def _announcement(experiment: Experiment, request: Request, device: torch.device, crew: Crew) -> str:
     runs = experiment.runs(request.config)
     if not runs:
         raise ValueError(f"{experiment.name}: these settings ask for no run; name an arm, a method or a game")
@@ -86,6 +126,8 @@ def _announcement(experiment: Experiment, request: Request, device: torch.device
         if device.type == "cpu"
         else torch.cuda.get_device_name()
     )
+    if crew.size > 1:
+        where += f" × {crew.size} processes ({crew.sharing})"
     return (
         f"{experiment.name}, {experiment.title}: scale {request.how.scale}, {count}, "
         f"{_subject(request.config)}, "
@@ -94,14 +136,16 @@ def _announcement(experiment: Experiment, request: Request, device: torch.device
 
 
 def _subject(config: Any) -> str:
-    """What the runs are about: their data, or their games."""
+    """What the runs are about: their data, text or games."""
     if games := getattr(config, "games", ()):
         return f"games {', '.join(games[:5])}{' and more' * (len(games) > 5)}"
+    if text := getattr(config, "text", ()):
+        return f"text {', '.join(text)}"
     return f"data {getattr(config, 'data', 'none')}"
 
 
 def _carry_out_all(
-    tasks: Sequence[Task], title: str, device: torch.device, how: How, stop: StopRequest
+    tasks: Sequence[Task], title: str, device: torch.device, how: How, crew: Crew, stop: StopRequest
 ) -> int:
     """One run after another; the exit code. One that fails is reported, and the others go on.
 
@@ -115,8 +159,11 @@ def _carry_out_all(
                 show.say(f"{task.label}: not begun, because of {stop.signal}; the same command goes on there")
                 return STOPPED
             try:
-                finished = _carry_out(task, device, how, show, stop)
+                finished = _carry_out(task, device, how, show, crew, stop)
             except DataMissing:
+                raise
+            except CrewLost as error:  # the others are gone
+                _failure(task.folder.path, error)
                 raise
             except Exception as error:
                 show.say(f"{task.label}: {_failure(task.folder.path, error)}")
@@ -130,7 +177,9 @@ def _carry_out_all(
     return code
 
 
-def _carry_out(task: Task, device: torch.device, how: How, show: Display, stop: StopRequest) -> bool:
+def _carry_out(
+    task: Task, device: torch.device, how: How, show: Display, crew: Crew, stop: StopRequest
+) -> bool:
     """Whether the run is finished now; if not, it was stopped."""
     if task.folder.is_finished():
         show.say(f"{task.label}: finished already")
@@ -138,8 +187,9 @@ def _carry_out(task: Task, device: torch.device, how: How, show: Display, stop: 
     (task.folder.path / FAILURE).unlink(missing_ok=True)
     began = time.monotonic()
     show.begin(task.label)
-    work = task.run.start(device)
+    crew.shared(task.number)
     with contextlib.ExitStack() as open_:
+        work = open_.enter_context(led(crew.together(partial(task.run.start, device)), crew))
         seen = Spectator(task, how.tensorboard, show, open_)
         outcome = carry_out(
             work,

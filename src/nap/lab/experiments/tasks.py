@@ -20,6 +20,7 @@ BOARD = "tensorboard"  # in a run's folder
 class Task:
     """A run with its folder, which this process holds."""
 
+    number: int  # among those that were asked for, from 0
     label: str
     run: Run
     folder: RunFolder
@@ -45,8 +46,8 @@ def share(part: str, runs: int) -> slice:
     return slice(which - 1, None, of)
 
 
-def open_tasks(requests: Sequence[tuple[Experiment, Request]], held: contextlib.ExitStack) -> list[Task]:
-    """Every run with its folder, for as long as `held`; experiments that measure the same runs share them."""
+def chosen(requests: Sequence[tuple[Experiment, Request]]) -> list[tuple[Path, Experiment, Run]]:
+    """Every run of this part, and its folder's path; experiments that measure the same runs share them."""
     asked: dict[Path, tuple[Experiment, Run]] = {}
     for experiment, request in requests:
         for run in experiment.runs(request.config):
@@ -57,13 +58,36 @@ def open_tasks(requests: Sequence[tuple[Experiment, Request]], held: contextlib.
                     f"for {run.name} with other settings; run one of them, or give each its own --out"
                 )
             asked.setdefault(path, (experiment, run))
-    how = requests[0][1].how
-    mine = list(asked.items())[share(how.part, len(asked))]
-    return [_opened(path, *each, how, len(requests) == 1, held) for path, each in mine]
+    mine = share(requests[0][1].how.part, len(asked))
+    return [(path, *each) for path, each in list(asked.items())[mine]]
+
+
+def not_spread(runs: Sequence[tuple[Path, Experiment, Run]], processes: int) -> str | None:
+    """Why so many processes cannot share these runs; None where they can."""
+    for _, experiment, run in runs:
+        if processes > 1 and not run.spreads:
+            return (
+                f"{experiment.name}: each of its runs is for one process, and torchrun started {processes}; "
+                f"without torchrun, give each process its share of the runs: nap run --part 1/{processes}, "
+                f"--part 2/{processes} and so on"
+            )
+    return None
+
+
+def open_tasks(requests: Sequence[tuple[Experiment, Request]], held: contextlib.ExitStack) -> list[Task]:
+    """Every chosen run with its folder, for as long as `held`."""
+    how, alone = requests[0][1].how, len(requests) == 1
+    return [_opened(number, *each, how, alone, held) for number, each in enumerate(chosen(requests))]
 
 
 def _opened(
-    path: Path, experiment: Experiment, run: Run, how: How, alone: bool, held: contextlib.ExitStack
+    number: int,
+    path: Path,
+    experiment: Experiment,
+    run: Run,
+    how: How,
+    alone: bool,
+    held: contextlib.ExitStack,
 ) -> Task:
     folder = RunFolder.open(
         path,
@@ -76,4 +100,4 @@ def _opened(
     held.enter_context(folder)
     if how.force:
         shutil.rmtree(path / BOARD, ignore_errors=True)
-    return Task(run.name if alone else f"{experiment.name} {run.name}", run, folder)
+    return Task(number, run.name if alone else f"{experiment.name} {run.name}", run, folder)

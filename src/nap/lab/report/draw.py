@@ -22,6 +22,7 @@ from nap.lab.report.panels import Panel
 # Width and height in pixels and size of the type, by the number of panels side by side: such that the type is
 # 11 to 13 pixels high on a desk, where a panel is 290 to 420 wide, and on a phone, where it is 360.
 SIZES = {2: (400, 250, 12.0), 3: (370, 235, 11.5), 4: (300, 225, 11.5)}
+TINY = 0.005  # of the largest value: below, plain decimals are too long for the edge
 ROOM_OF_ZERO = 0.08  # of a log axis, kept free of other labels
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 10.0, 26.0, 38.0
 
@@ -96,7 +97,8 @@ def _ticks(axes: Axes, panel: Panel, low: float, high: float) -> None:
         )
     else:
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=(1, 2, 2.5, 5, 10)))
-        text = style.percent if panel.fraction else style.count
+        tiny = max(abs(low), abs(high)) < TINY
+        text = style.percent if panel.fraction else tiny_label if tiny else style.count
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
 
 
@@ -127,6 +129,18 @@ def log_label(value: float) -> str:
     exponent = math.floor(math.log10(value) + 1e-9)
     factor = round(value / 10.0**exponent)
     return style.power_of_ten(exponent) if factor == 1 else f"{factor}×{style.power_of_ten(exponent)}"
+
+
+def tiny_label(value: float) -> str:
+    """A tick on a linear axis of small numbers.
+
+    >>> tiny_label(0.00075), tiny_label(0.0), tiny_label(0.001)
+    ('7.5e−4', '0', '1e−3')
+    """
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)) + 1e-9)
+    return f"{value / 10.0**exponent:.3g}e{exponent}".replace("-", "−")
 
 
 def _stroke(look: style.Look) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from nap.lab.claims import Result, judge
-from nap.lab.report import fig1, fig2, fig4, rainbow, revival, sequences, suite, walk
+from nap.lab.report import fig1, fig2, fig4, language, rainbow, revival, sequences, suite, vision, walk
 from nap.lab.report.facts import Group
 from nap.lab.report.facts_html import facts_html, problems_html, run_again
 from nap.lab.report.figure_html import figure_html
@@ -118,6 +118,34 @@ SECTIONS = (
         walk.missing,
         "Under random gradients a norm slows the dying of units for gradient descent, and for RMSProp-like "
         "steps ends their steady accumulation; centring adds little.",
+    ),
+    Section(
+        "table1-cifar",
+        "table1-cifar",
+        "Table 1, left · A VGG on CIFAR-10",
+        vision.figures,
+        vision.missing,
+        "With the baseline's own learning-rate schedule, a network with NaP ends as good as the baseline.",
+        vision.cifar,
+    ),
+    Section(
+        "table1-imagenet",
+        "table1-imagenet",
+        "Table 1, left · A ResNet-50 on ImageNet",
+        vision.figures,
+        vision.missing,
+        "With the baseline's own learning-rate schedule, a network with NaP ends as good as the baseline.",
+        vision.imagenet,
+    ),
+    Section(
+        "table1-language",
+        "table1-language",
+        "Table 1, right · A language model",
+        language.figures,
+        language.missing,
+        "NaP does not get in the way of a language model; on other texts and on questions it is slightly "
+        "better than the baseline and than norms alone.",
+        language.exams,
     ),
     Section(
         "induction",

@@ -14,6 +14,7 @@ from nap.lab import rows
 
 from . import provenance
 from .checkpoint import PREVIOUS_NAME
+from .crew import here
 from .folder import RunFolder
 from .manifest import Manifest
 from .pace import Pace
@@ -71,6 +72,8 @@ def carry_out(
         return Outcome("finished", done=work.total, total=work.total)
     with stop_requests() if stop is None else contextlib.nullcontext(stop) as asked:
         conditions = provenance.conditions(device)
+        if (processes := here().size) > 1:
+            conditions["device"] = f"{conditions['device']} × {processes} processes"
         file = rows.RowFile(folder.path / rows.FILE_NAME)
         manifest, notes = folder.manifest()
         notes += take_up(work, folder, file, conditions)

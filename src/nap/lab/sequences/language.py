@@ -8,14 +8,18 @@ from typing import Any
 import torch
 
 from nap.lab.data.corpus import load
+from nap.lab.data.tokens import Windows
+from nap.lab.runs.crew import here
 from nap.lab.sequences.run import SequenceRun
 from nap.lab.sequences.settings import Network
+from nap.lab.sequences.spread import spread_over
 from nap.lab.sequences.trainer import Trainer
 from nap.methods.contract import check_range as check
 from nap.schedules import warmup_cosine_value
 
 Row = dict[str, Any]
 WORTH_COMPILING = 500  # updates of a run; a guess, not measured yet
+STRETCH = 10  # updates between two looks at signals; torchrun grants 30 seconds to the last ones and the save
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Reading(Network):
     texts that come with Python"""
     tokenizer: str = "bpe-4096"
     """bytes; bpe-N, that is N pieces learnt from the text; or the JSON file of a tokenizer"""
+    tokens: int = 0
+    """tokens of the text to learn from, at most; 0 for all of them, which C4 has too many of"""
     length: int = 512
     """tokens of a window"""
     batch_size: int = 128
@@ -63,6 +69,7 @@ class Reading(Network):
         check(self, "weight_decay", self.weight_decay, 0)
         check(self, "clip", self.clip, 1e-6)
         check(self, "judged", self.judged, 0)
+        check(self, "tokens", self.tokens, 0)
         if self.batch_size % self.parts:
             raise ValueError(
                 f"batch_size is {self.batch_size}, which {self.parts} parts cannot share; change --parts"
@@ -81,20 +88,31 @@ class Reading(Network):
 
 
 class ReadingWork:
-    """The `Work` of one network: `advance` is a stretch of updates, and ends in a row."""
+    """The `Work` of one network: `advance` is a few updates, and a row where one is due.
 
-    unit = "stretches"
+    Where torchrun started several processes, each has such a work and all make the same calls.
+    """
+
+    unit = "updates"
+    steps_per_unit = 1
 
     def __init__(self, what: SequenceRun, device: torch.device, *, compile_: bool | None = None):
         self.what, self.device = what, device
         s: Reading = what.settings
-        corpus = load(s.text, s.tokenizer)
+        crew = here()
+        if s.batch_size // s.parts % crew.size:
+            raise ValueError(
+                f"batch_size is {s.batch_size} in {s.parts} part{'s' * (s.parts > 1)}, which {crew.size} "
+                "processes cannot share; change --batch-size or --parts, or how many torchrun starts"
+            )
+        with crew.leader_first():
+            corpus = load(s.text, s.tokenizer, limit=s.tokens or None)
+        self.coder = corpus.coder
         self.train, self.valid = (part.windows(s.length) for part in (corpus.train, corpus.valid))
         self._read = {
             part: dict(file.about) for part, file in (("train", corpus.train), ("valid", corpus.valid))
         }
-        self.total, self.done = -(-s.steps // s.every), 0
-        self.steps_per_unit = s.every
+        self.total, self.done = s.steps, 0
         cuda, make = (
             device.type == "cuda",
             s.make(corpus.coder.vocabulary, s.length, tied=s.tied, recompute=s.recompute),
@@ -112,15 +130,20 @@ class ReadingWork:
             clip=s.clip,
             half=cuda,
             compile_=(cuda and s.steps >= WORTH_COMPILING) if compile_ is None else compile_,
+            spread=spread_over(crew),
         )
 
     def advance(self) -> list[Row]:
         s: Reading = self.what.settings
-        last = min(s.steps, (self.done + 1) * s.every)
-        for step in range(self.done * s.every, last):
+        due = min(s.steps, (self.done // s.every + 1) * s.every)
+        last = min(due, self.done + STRETCH)
+        for step in range(self.done, last):
             batch = self.train.batch(self.what.seed, step, s.batch_size).to(self.device)
             self.trainer.step(*batch.chunk(s.parts))
-        self.done += 1
+        self.trainer.watch.check()
+        self.done = last
+        if last < due:
+            return []
         row = {"arm": self.what.arm.name, **self.what.tags, "seed": self.what.seed, "step": last}
         row |= self.trainer.read() | self.trainer.numbers() | self._judged()
         return [row | {"learning_rate": s.rate(last - 1)}]
@@ -139,11 +162,15 @@ class ReadingWork:
 
     def _judged(self) -> dict[str, float]:
         """Loss and accuracy on the first windows of the documents that are held out."""
+        count = min(self.what.settings.judged or len(self.valid), len(self.valid))
+        loss, accuracy = self.judged_on(self.valid, count)
+        return {"valid_loss": loss, "valid_accuracy": accuracy}
+
+    def judged_on(self, windows: Windows, count: int) -> tuple[float, float]:
+        """Loss and accuracy on the first `count` windows."""
         s: Reading = self.what.settings
-        count = min(s.judged or len(self.valid), len(self.valid))
         size = max(1, min(s.batch_size // s.parts, count))
-        starts = range(0, count - count % size, size)
         loss, shares = self.trainer.judge(
-            self.valid[range(start, start + size)].to(self.device) for start in starts
+            windows[range(start, min(start + size, count))].to(self.device) for start in range(0, count, size)
         )
-        return {"valid_loss": loss, "valid_accuracy": shares["accuracy"]}
+        return loss, shares["accuracy"]

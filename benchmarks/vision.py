@@ -1,0 +1,113 @@
+"""What norms and projection cost image classifiers: steps and images per second of three arms.
+
+    python benchmarks/vision.py --device cuda --net vgg                       batch 32, one CUDA graph a step
+    python benchmarks/vision.py --device cuda --net resnet --batch 256        ResNet-50 v2 at 224 × 224
+    python benchmarks/vision.py --net vgg --batch 32 --steps 2 --turns 2      on this CPU
+
+Images are random bytes that lie on the device; a step crops and flips them, as in training, and is forward,
+backward, norms of the gradients, SGD with Nesterov's momentum, and projection. The arms take turns in one
+process, so that their ratios hold whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from nap.lab.models.resnet import ResNetV2
+from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.vision.augment import Crops
+from nap.lab.vision.settings import Seeing
+from nap.lab.vision.trainer import Trainer
+
+ARMS = {arm.name: arm for arm in (BASELINE, NORM_ONLY, NAP)}
+LEVELS = (torch.full((3,), 127.5), torch.full((3,), 70.0))  # mean and deviation of random bytes, about
+
+
+def trainer(arm: VisionArm, options: argparse.Namespace) -> Trainer:
+    """The arm's network in training on random images."""
+    size, classes = (32, 10) if options.net == "vgg" else (224, 1000)
+    device = torch.device(options.device)
+    count = max(options.images, options.batch * options.steps)
+    images = Crops.of(torch.randint(256, (count, 3, size, size), dtype=torch.uint8, device=device), *LEVELS)
+    settings = Seeing(batch_size=options.batch, batch_norm=not options.no_batch_norm)
+
+    def make() -> torch.nn.Module:
+        return settings.make((3, size, size), classes)() if options.net == "vgg" else ResNetV2(3, classes)
+
+    torch.manual_seed(0)
+    model, projector = arm.build(make, torch.randn(2, 3, size, size))
+    model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    cuda = device.type == "cuda"
+    return Trainer(
+        model,
+        projector,
+        images,
+        torch.randint(classes, (count,), device=device),
+        settings,
+        half=cuda,
+        compile_=cuda and not options.eager,
+        graph=cuda and not options.no_graph,
+    )
+
+
+def seconds(one: Trainer, options: argparse.Namespace) -> float:
+    """Of one step, mean over a few."""
+    order = torch.arange(options.batch * options.steps, device=options.device).view(options.steps, -1)
+    wait = torch.cuda.synchronize if options.device == "cuda" else (lambda: None)
+    wait()
+    began = time.perf_counter()
+    one.learn(order, 0, lambda step: 1e-3, 0)
+    wait()
+    return (time.perf_counter() - began) / options.steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--net", choices=("vgg", "resnet"), default="vgg")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--images", type=int, default=1, help="images that lie on the device, at least")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--no-batch-norm", action="store_true", help="VGG without BatchNorm")
+    parser.add_argument("--eager", action="store_true", help="without torch.compile")
+    parser.add_argument("--no-graph", action="store_true", help="without a CUDA graph")
+    parser.add_argument("--steps", type=int, default=50, help="steps of an arm's turn")
+    parser.add_argument("--turns", type=int, default=5, help="turns of each arm; the median counts")
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    options = parser.parse_args()
+    if options.device == "cuda":
+        torch.backends.cudnn.benchmark = True
+        torch.set_float32_matmul_precision("high")
+
+    trainers = {name: trainer(ARMS[name], options) for name in options.arms}
+    for one in trainers.values():
+        seconds(one, options)  # compiles, records, and warms up
+    times: dict[str, list[float]] = {name: [] for name in trainers}
+    for _ in range(options.turns):
+        for name, one in trainers.items():
+            times[name].append(seconds(one, options))
+    where = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    print(f"{where}, torch {torch.__version__}, {options.net}, batch {options.batch}")
+    first, rows = statistics.median(times[options.arms[0]]), []
+    for name, found in times.items():
+        step = statistics.median(found)
+        row = {"arm": name, "ms": 1e3 * step, "steps/s": 1 / step, "images/s": options.batch / step}
+        rows.append(row | {"over the first": step / first - 1})
+        print(
+            f"{name:<10} {row['ms']:8.3f} ms  {row['steps/s']:8,.0f} steps/s  "
+            f"{row['images/s']:9,.0f} images/s {100 * (step / first - 1):+5.1f} %"
+        )
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Table 1, CIFAR-10: does NaP get in the way of a network that needs no help? (§5.2)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, get_args
+
+from nap.lab.experiments.arm_runs import slug
+from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY
+from nap.lab.vision.run import VisionRun, VisionWork
+from nap.lab.vision.settings import Seeing
+
+ARMS = (BASELINE, NORM_ONLY, NAP)
+ArmName = Literal["baseline", "norm only", "NaP"]
+
+
+@dataclass(frozen=True)
+class Cifar(Seeing):
+    """Settings of Table 1 (CIFAR-10)."""
+
+    arms: tuple[ArmName, ...] = get_args(ArmName)
+    """arms to train"""
+
+
+def runs(config: Cifar) -> list[Run]:
+    """A run for each arm and seed."""
+    shared = {name: getattr(config, name) for name in Seeing.__dataclass_fields__}
+    tags = {"experiment": "table1-cifar", "data": config.data}
+    return [
+        Run(f"{slug(arm.name)}-seed-{seed}", what, partial(VisionWork, what))
+        for arm in ARMS
+        if arm.name in config.arms
+        for seed in range(config.seeds)
+        for what in [VisionRun(arm, Seeing(**shared), seed, tags)]
+    ]
+
+
+PAPER = Cifar()
+SMALL = replace(PAPER, steps=40_000, every=2)
+DEMO = Cifar(
+    data="digits",
+    channels=(16, 16, 0, 32, 32, 0),
+    hidden=(64,),
+    steps=900,
+    every=2,
+    crop=1,
+    flip=False,
+)
+
+EXPERIMENT = Experiment(
+    name="table1-cifar",
+    title="an image classifier with and without NaP (Table 1, CIFAR-10)",
+    shows="With the baseline's own learning-rate schedule, a network with NaP ends as good as the baseline.",
+    scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
+    runs=runs,
+    needs={"demo": "digits", "small": "cifar10", "paper": "cifar10"},
+    folder="table1-cifar",
+)

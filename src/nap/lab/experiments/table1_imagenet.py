@@ -1,0 +1,64 @@
+"""Table 1, ImageNet: does NaP get in the way of a ResNet-50? (§5.2)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, get_args
+
+from nap.lab.experiments.arm_runs import slug
+from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY
+from nap.lab.vision.run import VisionRun
+from nap.lab.vision.viewing import Viewing
+from nap.lab.vision.viewing_run import ViewingWork
+
+ARMS = (BASELINE, NORM_ONLY, NAP)
+ArmName = Literal["baseline", "norm only", "NaP"]
+
+
+@dataclass(frozen=True)
+class ImageNet(Viewing):
+    """Settings of Table 1 (ImageNet)."""
+
+    arms: tuple[ArmName, ...] = get_args(ArmName)
+    """arms to train"""
+
+
+def runs(config: ImageNet) -> list[Run]:
+    """A run for each arm and seed."""
+    shared = {name: getattr(config, name) for name in Viewing.__dataclass_fields__}
+    return [
+        Run(f"{slug(arm.name)}-seed-{seed}", what, partial(ViewingWork, what), spreads=True)
+        for arm in ARMS
+        if arm.name in config.arms
+        for seed in range(config.seeds)
+        for what in [VisionRun(arm, Viewing(**shared), seed, {"experiment": "table1-imagenet"})]
+    ]
+
+
+PAPER = ImageNet()
+SMALL = replace(PAPER, data="cifar10", size=64, resize=64, smallest=0.25, epochs=30, warm_up=2.0)
+DEMO = ImageNet(
+    data="digits",
+    blocks=(1, 1, 1),
+    width=8,
+    small_stem=True,
+    size=16,
+    resize=16,
+    smallest=0.5,
+    flip=False,
+    batch_size=64,
+    epochs=8,
+    warm_up=1.0,
+)
+
+EXPERIMENT = Experiment(
+    name="table1-imagenet",
+    title="a ResNet-50 with and without NaP (Table 1, ImageNet)",
+    shows="With the baseline's own learning-rate schedule, a network with NaP ends as good as the baseline.",
+    scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
+    runs=runs,
+    needs={"demo": "digits", "small": "cifar10", "paper": ""},
+    folder="table1-imagenet",
+)

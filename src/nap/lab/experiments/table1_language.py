@@ -1,0 +1,89 @@
+"""Table 1, right: does NaP get in the way of a language model, or help it? (§5.2)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, get_args
+
+from nap.lab.experiments.arm_runs import slug
+from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.sequences.arms import BASELINE, NAP, NORM_ONLY
+from nap.lab.sequences.examined import Examined, ExaminedWork
+from nap.lab.sequences.run import SequenceRun
+
+ARMS = (BASELINE, NORM_ONLY, NAP)
+ArmName = Literal["baseline", "norm only", "NaP"]
+SETS = ("wikitext-103", "lambada", "siqa", "piqa")  # Pile: name a file of your own, pile=FILE
+
+
+@dataclass(frozen=True)
+class Language(Examined):
+    """Settings of Table 1 (right)."""
+
+    arms: tuple[ArmName, ...] = get_args(ArmName)
+    """arms to train"""
+
+
+def runs(config: Language) -> list[Run]:
+    """A run for each arm and seed."""
+    shared = {name: getattr(config, name) for name in Examined.__dataclass_fields__}
+    return [
+        Run(f"{slug(arm.name)}-seed-{seed}", what, partial(ExaminedWork, what), spreads=True)
+        for arm in ARMS
+        if arm.name in config.arms
+        for seed in range(config.seeds)
+        for what in [SequenceRun(arm, Examined(**shared), seed, {"experiment": "table1-language"})]
+    ]
+
+
+PAPER = Language(
+    blocks=12,
+    heads=12,
+    width=1536,
+    tied=True,
+    text=("c4",),
+    tokens=2_000_000_000,  # 30,000 batches of 128 × 512 are 1.97 billion
+    tokenizer="gpt-neox-tokenizer",
+    exams=("c4-sample", *SETS),
+)
+SMALL = replace(
+    PAPER,
+    blocks=8,
+    heads=8,
+    width=512,
+    text=("text8", "c4-sample"),
+    tokens=0,
+    tokenizer="bpe-8192",
+    batch_size=64,
+    steps=1_500,
+    every=100,
+    warm_up=150,
+    learning_rate=1e-3,
+    exams=SETS,
+)
+DEMO = Language(
+    blocks=2,
+    heads=2,
+    width=64,
+    text=("python",),
+    tokenizer="bpe-1024",
+    length=64,
+    batch_size=16,
+    steps=200,
+    every=20,
+    warm_up=20,
+    learning_rate=1e-2,
+    judged=64,
+)
+
+EXPERIMENT = Experiment(
+    name="table1-language",
+    title="a language model with and without NaP, on texts and questions (Table 1, right)",
+    shows="NaP does not get in the way of a language model; on other texts and on questions it is slightly "
+    "better than the baseline and than norms alone.",
+    scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
+    runs=runs,
+    needs={"demo": "", "small": "text8", "paper": "gpt-neox-tokenizer"},
+    folder="table1-language",
+)

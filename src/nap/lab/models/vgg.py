@@ -1,0 +1,57 @@
+"""A VGG-like network for small images (Appendix B.4): 3×3 convolutions, pooling, hidden layers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import nn
+
+POOL = 0  # in a list of channels: a 2×2 max-pool
+VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
+
+
+def vgg(
+    shape: Sequence[int],
+    classes: int,
+    *,
+    channels: Sequence[int] = VGG16,
+    hidden: Sequence[int] = (512, 512),
+    batch_norm: bool = False,
+) -> nn.Sequential:
+    """Convolutions of so many channels each, 0 for a pooling, then hidden layers; ReLU everywhere.
+
+    Weights start as He et al. advise, so that signals keep their size without norms.
+
+    >>> net = vgg((3, 32, 32), 10)
+    >>> sum(isinstance(m, (nn.Conv2d, nn.Linear)) for m in net.modules())
+    16
+    >>> sum(p.numel() for p in net.parameters())
+    15245130
+    """
+    layers: list[nn.Module] = []
+    inputs, height, width = shape
+    for outputs in channels:
+        if outputs == POOL:
+            layers.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+            continue
+        norm = [nn.BatchNorm2d(outputs)] if batch_norm else []
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1, bias=not batch_norm), *norm, nn.ReLU()]
+        inputs = outputs
+    if not height * width:
+        raise ValueError(
+            f"images of {shape[1]}×{shape[2]} pixels are too small for {list(channels).count(POOL)} poolings"
+        )
+    layers.append(nn.Flatten())
+    for a, b in pairwise((inputs * height * width, *hidden)):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    last = [inputs * height * width, *hidden][-1]
+    net = nn.Sequential(OrderedDict(body=nn.Sequential(*layers), head=nn.Linear(last, classes)))
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    return net

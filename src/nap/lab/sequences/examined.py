@@ -1,0 +1,97 @@
+"""A language model that is examined when it has learnt: on texts of other kinds, and with questions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nap.lab.data.corpus import texts
+from nap.lab.data.questions import KINDS, Question, read
+from nap.lab.data.text import Coder
+from nap.lab.data.tokens import Windows
+from nap.lab.sequences.language import Reading, ReadingWork
+from nap.lab.sequences.run import SequenceRun
+from nap.lab.sequences.scoring import answers, summary
+from nap.methods.contract import check_range as check
+
+Row = dict[str, Any]
+Exam = Windows | list[Question]
+HELD_OUT = "held out"  # the exam on documents of the text that was learnt from
+
+
+@dataclass(frozen=True)
+class Examined(Reading):
+    """A text that is learnt, and the exams at the end."""
+
+    exams: tuple[str, ...] = ()
+    """sets to judge it on at the end, besides documents held out: texts, lambada, piqa, siqa; or NAME=FILE"""
+    examined: int = 0
+    """windows of each text, and questions of each set, that count, from the first on; 0 for all"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self, "examined", self.examined, 0)
+
+
+class ExaminedWork(ReadingWork):
+    """The `Work` of one network. The last stretch ends with a row for each exam, of kind "exam"."""
+
+    def __init__(self, what: SequenceRun, device: torch.device, **options: Any):
+        super().__init__(what, device, **options)
+        settings: Examined = what.settings
+        self._exams: dict[str, Exam] = {HELD_OUT: self.valid}
+        for word in settings.exams:
+            name, _, path = word.partition("=")
+            if name in self._exams:
+                raise ValueError(f"two exams are named {name}; write NAME=FILE with another name for one")
+            self._exams[name] = exam(name, path, self.coder, settings.length)
+
+    def advance(self) -> list[Row]:
+        rows = super().advance()
+        if self.done < self.total:
+            return rows
+        common = {key: rows[-1][key] for key in ("arm", *self.what.tags, "seed", "step")} | {"kind": "exam"}
+        for name, asked in self._exams.items():
+            found = self._of_text(asked) if isinstance(asked, Windows) else self._of_questions(asked)
+            rows.append(common | {"set": name} | found)
+        return rows
+
+    def _of_text(self, windows: Windows) -> Row:
+        """Every token from those before it in its window."""
+        count = min(len(windows), self.what.settings.examined or len(windows))
+        loss, accuracy = self.judged_on(windows, count)
+        return {"accuracy": accuracy, "loss": loss, "tokens": count * windows.length}
+
+    def _of_questions(self, asked: list[Question]) -> Row:
+        """The tokens of the right answers; "answered" is the share of questions that are answered right.
+
+        Of one that offers no choice the answer must be written; else the likeliest one counts.
+        """
+        settings: Examined = self.what.settings
+        asked = asked[: settings.examined or None]
+        size = settings.batch_size // settings.parts
+        found = answers(
+            self.trainer.logits,
+            asked,
+            self.coder,
+            length=settings.length,
+            batch_size=size,
+            device=self.device,
+        )
+        numbers = summary(asked, found)
+        row = {"accuracy": numbers["token_accuracy"], "loss": numbers["token_loss"], "questions": len(asked)}
+        if "choice" not in numbers:
+            return row | {"answered": numbers["written"]}
+        return row | {"answered": numbers["choice"], "answered_by_byte": numbers["choice_by_byte"]}
+
+
+def exam(name: str, path: str, coder: Coder, length: int) -> Exam:
+    """The set of that name, from a file if one is given, else from the catalogue."""
+    if name in KINDS:
+        return read(name, Path(path) if path else None)
+    tokens = [token for text in texts([path or name]) for token in [*coder.encode([text])[0], coder.end]]
+    return Windows(np.array(tokens), length)

@@ -1,0 +1,1 @@
+"""Image classifiers on data that stays as it is: Table 1, left."""

@@ -1,0 +1,33 @@
+"""What the arms of the stationary image experiments do to a plain network; values, not code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+import nap
+
+EPS = 1e-5  # absolute: as fast as a norm written by hand, and weights on their sphere never come near it
+
+
+@dataclass(frozen=True)
+class VisionArm:
+    """One way to train a network: what a line of the table stands for."""
+
+    name: str
+    norm: bool = False
+    project: bool = False
+
+    def build(self, make: Callable[[], nn.Module], images: Tensor) -> tuple[nn.Module, nap.Projector | None]:
+        """A fresh network, from the global random state, and what keeps its weights at their norms."""
+        model = make()
+        if self.norm:
+            nap.normalize_(model, images, eps=EPS)
+        return model, nap.Projector(model) if self.project else None
+
+
+BASELINE = VisionArm("baseline")
+NORM_ONLY = VisionArm("norm only", norm=True)
+NAP = VisionArm("NaP", norm=True, project=True)

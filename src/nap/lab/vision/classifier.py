@@ -1,0 +1,152 @@
+"""An image classifier in training: a model, its optimizer, one update, and what came of the last ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import nap
+from nap import diagnostics
+from nap.lab.training.graph import compiled
+from nap.lab.training.watch import Watch
+from nap.lab.vision.sharing import Sharing
+from nap.weights import Role
+
+WORTH_COMPILING = 20_000  # updates of a run; a guess, not measured yet
+FOLLOWED = (Role.SCALE_INVARIANT, Role.NORMALISED)
+
+
+class Recipe(Protocol):
+    """What an update needs to know of the settings."""
+
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def smoothing(self) -> float: ...
+
+
+class Classifier:
+    """A model, SGD with Nesterov's momentum, the projection after each step, and what is right so far.
+
+    An update waits for nothing on the device, so all of it can be recorded as a CUDA graph.
+
+    Args:
+        half: products in bfloat16.
+        sharing: with the other processes, each of which makes the same calls with its share of the images.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        projector: nap.Projector | None,
+        recipe: Recipe,
+        *,
+        half: bool = False,
+        compile_: bool = False,
+        sharing: Sharing | None = None,
+    ):
+        self.model, self.projector, self.recipe, self.half = model, projector, recipe, half
+        self.sharing = sharing or Sharing()
+        self.net = self.sharing.wrapped(model)  # the model, as it is called to learn
+        named = dict(model.named_parameters())
+        self.parameters = list(named.values())
+        device = self.parameters[0].device
+        self.rate = torch.zeros((), device=device)
+        groups = [
+            {"params": [p for p in self.parameters if p.ndim >= 2], "weight_decay": recipe.weight_decay},
+            {"params": [p for p in self.parameters if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.SGD(
+            groups, lr=self.rate, momentum=recipe.momentum, nesterov=recipe.momentum > 0, fused=True
+        )
+        if recipe.momentum > 0:
+            for parameter in self.parameters:  # they must be there before a graph is recorded
+                self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        self.watch = Watch(list(named), device)
+        self.optimizer.found_inf = self.watch.broken  # type: ignore[attr-defined]
+        if projector is not None:
+            projector.attach(self.optimizer)
+        self._loss = compiled(self._learnt_loss) if compile_ else self._learnt_loss
+        self._right = torch.zeros((), dtype=torch.int64, device=device)
+
+    def update(self, images: Tensor, labels: Tensor) -> None:
+        """Learn from this process's share of a batch, at the rate that `rate` holds."""
+        loss, right = self._loss(images, labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        with torch.no_grad():
+            loss, right = self.sharing.whole(loss.detach(), right)
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            self.watch.note_(loss, torch.stack(torch._foreach_norm(gradients)))
+            self._right += right
+        self.optimizer.step()
+
+    def _learnt_loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return self._loss_of(self.net, images, labels, self.recipe.smoothing)
+
+    def _loss_of(
+        self, net: nn.Module, images: Tensor, labels: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """Mean cross-entropy, and how many predictions are right."""
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.half):
+            logits = net(images).float()
+        loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
+        return loss, (logits.argmax(-1) == labels).sum()
+
+    @torch.no_grad()
+    def judged(self, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
+        """Loss, without smoothing, and accuracy on images and labels, without learning.
+
+        Several processes are judged on different images, and each gets the numbers of all.
+        """
+        self.model.eval()
+        self.sharing.alike_(self.model)
+        sums = torch.zeros(3, dtype=torch.float64, device=self.rate.device)  # of loss, right, images
+        for images, labels in batches:
+            loss, right = self._loss_of(self.model, images, labels, 0.0)
+            sums[0] += loss * len(labels)
+            sums[1] += right
+            sums[2] += len(labels)
+        loss_sum, right_sum, count = self.sharing.sum(sums).tolist()
+        return {"test_loss": loss_sum / count, "test_accuracy": right_sum / count}
+
+    def read(self, seen: int) -> dict[str, float]:
+        """Means over the updates since the last call, on `seen` images; raises where one was not finite."""
+        self.watch.check()
+        accuracy = self._right.item() / max(1, seen)
+        self._right.zero_()
+        return self.watch.read() | {"accuracy": accuracy}
+
+    def numbers(self) -> dict[str, float]:
+        """Norms as they are now, and the rate that they leave."""
+        row = {"parameter_norm": float(diagnostics.parameter_norm(self.model))}
+        if followed := [weight.name for weight in nap.weight_groups(self.model).of(*FOLLOWED)]:
+            rates = nap.effective_learning_rates(self.model, self.optimizer, weights=followed)
+            row["effective_rate"] = torch.tensor(list(rates.values())).double().log().mean().exp().item()
+        return row
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "momentum": [self.optimizer.state[p].get("momentum_buffer") for p in self.parameters],
+            "projector": None if self.projector is None else self.projector.state_dict(),
+            "watch": self.watch.state_dict(),
+            "right": self._right,
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        for parameter, momentum in zip(self.parameters, state["momentum"], strict=True):
+            if momentum is not None:
+                self.optimizer.state[parameter]["momentum_buffer"].copy_(momentum)
+        if self.projector is not None:
+            self.projector.load_state_dict(state["projector"])
+        self.watch.load_state_dict(state["watch"])
+        self._right.copy_(state["right"])

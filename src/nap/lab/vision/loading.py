@@ -1,0 +1,122 @@
+"""Batches of images from files, decoded by worker processes ahead of the step that learns from them.
+
+A batch is asked for by its number, and is a function of that number: how many workers there are, which
+process asks, and what was asked for before make no difference. So a run goes on in the middle of an epoch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from nap.lab.data.pictures import BrokenImage, Pictures
+from nap.lab.data.streams import batches
+from nap.lab.vision.looks import Looks
+from nap.lab.vision.worker_signals import settle, unsettled
+
+Batch = tuple[Tensor, Tensor]  # images (B, size, size, 3) of uint8, labels (B,) of int64
+PREFETCH = 2  # batches that each worker has ready
+MOST_WORKERS = 32
+
+
+class Learnt(Dataset[Batch | str]):
+    """Item k is what this process, `rank` of `size`, learns from in update k."""
+
+    def __init__(self, pictures: Pictures, looks: Looks, batch_size: int, *, rank: int = 0, size: int = 1):
+        self.pictures, self.looks, self.batch_size = pictures, looks, batch_size
+        self.steps = len(pictures) // batch_size  # of an epoch
+        self._share = slice(rank * batch_size // size, (rank + 1) * batch_size // size)
+
+    def __getitem__(self, step: int) -> Batch | str:
+        epoch, place = divmod(step, self.steps)
+        order = _order(self.looks.seed, epoch, len(self.pictures), self.batch_size)
+        numbers = order[place, self._share].tolist()
+        return _batch(
+            self.pictures, numbers, (self.looks.drawn(self.pictures, number, epoch) for number in numbers)
+        )
+
+
+class Judged(Dataset[Batch | str]):
+    """Item k is the k-th batch of images that this process is judged on; the last may be smaller."""
+
+    def __init__(self, pictures: Pictures, looks: Looks, batch_size: int, *, rank: int = 0, size: int = 1):
+        self.pictures, self.looks = pictures, looks
+        numbers = range(rank, len(pictures), size)
+        self._parts = [numbers[at : at + batch_size] for at in range(0, len(numbers), batch_size)]
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, place: int) -> Batch | str:
+        numbers = self._parts[place]
+        return _batch(self.pictures, numbers, (self.looks.plain(self.pictures, number) for number in numbers))
+
+
+def loader(
+    dataset: Any, items: Sequence[int], *, workers: int, pin: bool, again: bool = False
+) -> DataLoader[Any]:
+    """The dataset's items of these numbers, in this order. With `again` it is gone through several times.
+
+    Then its workers live as long as it does, else until it has been gone through.
+    """
+    if not workers:
+        return DataLoader(dataset, batch_size=None, sampler=items, pin_memory=pin)
+    return DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=items,
+        pin_memory=pin,
+        num_workers=workers,
+        prefetch_factor=PREFETCH,
+        persistent_workers=again,
+        multiprocessing_context="spawn",  # a fork would cut off the threads of CUDA and NCCL midway
+        worker_init_fn=settle,
+    )
+
+
+def batches_of(found: DataLoader[Any], device: torch.device) -> Iterator[Batch]:
+    """The batches on the device, without waiting; raises where a worker met an image it cannot decode."""
+    with unsettled():
+        stream = iter(found)
+    try:
+        for batch in stream:
+            if isinstance(batch, str):
+                raise BrokenImage(batch)
+            images, labels = (part.to(device, non_blocking=True) for part in batch)
+            yield images, labels
+    finally:
+        del stream  # an error's traceback would keep it, and its workers
+
+
+def workers_for(device: torch.device) -> int:
+    """How many workers a process has: $NAP_WORKERS, else a share of the cores beside a GPU, else none."""
+    if word := os.environ.get("NAP_WORKERS"):
+        if not word.isdecimal():
+            raise ValueError(f"NAP_WORKERS={word}: expected a whole number of worker processes, 0 for none")
+        return int(word)
+    if device.type == "cpu":
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MOST_WORKERS, max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
+def _batch(pictures: Pictures, numbers: Sequence[int], looks: Iterable[np.ndarray]) -> Batch | str:
+    """The batch; or, as words, why there is none: an error would travel with the worker's traceback in it."""
+    try:
+        images = torch.from_numpy(np.stack(list(looks)))
+    except BrokenImage as error:
+        return str(error)
+    return images, torch.from_numpy(pictures.labels[list(numbers)])
+
+
+@lru_cache(maxsize=2)  # workers are an epoch apart at most
+def _order(seed: int, epoch: int, count: int, batch_size: int) -> np.ndarray:
+    order: np.ndarray = batches(seed, 1, epoch, count=count, batch_size=batch_size).numpy()
+    return order

@@ -1,0 +1,73 @@
+"""The settings of the stationary image experiments: typed, documented, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from nap.lab.models.vgg import VGG16, vgg
+from nap.methods.contract import check_range as check
+
+
+@dataclass(frozen=True)
+class Seeing:
+    """A network, images, and how they are learnt."""
+
+    data: str = "cifar10"
+    """images: cifar10, mnist, fashion-mnist or digits"""
+    channels: tuple[int, ...] = VGG16
+    """channels of each convolution; 0 is a pooling"""
+    hidden: tuple[int, ...] = (512, 512)
+    """units of each hidden layer after them"""
+    batch_norm: bool = True
+    """BatchNorm after each convolution, in all arms"""
+    batch_size: int = 32
+    """images in an update"""
+    steps: int = 400_000
+    """updates"""
+    every: int = 10
+    """passes over the images between two rows"""
+    learning_rate: float = 0.025
+    """SGD's learning rate at the start"""
+    decays: tuple[float, ...] = (0.5, 0.75)
+    """shares of training at which it falls to a tenth"""
+    momentum: float = 0.9
+    """Nesterov's momentum"""
+    weight_decay: float = 5e-4
+    """L2 penalty on matrices and kernels"""
+    smoothing: float = 0.0
+    """label smoothing"""
+    crop: int = 4
+    """pixels of the black edge that random crops reach into"""
+    flip: bool = True
+    """half of the images are mirrored"""
+    seeds: int = 3
+    """networks of each arm; seeds count from 0"""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "steps", "every", "seeds"):
+            check(self, name, getattr(self, name), 1)
+        check(self, "learning_rate", self.learning_rate, 1e-12, 100.0)
+        for name in ("momentum", "smoothing"):
+            check(self, name, getattr(self, name), 0, 1)
+        check(self, "weight_decay", self.weight_decay, 0)
+        check(self, "crop", self.crop, 0)
+        if list(self.decays) != sorted(self.decays) or not all(0 < share < 1 for share in self.decays):
+            raise ValueError(f"decays are {self.decays}; write rising shares between 0 and 1, as in 0.5 0.75")
+
+    def make(self, shape: Sequence[int], classes: int) -> Callable[[], nn.Module]:
+        """What builds the network for images of this shape."""
+        return lambda: vgg(
+            shape, classes, channels=self.channels, hidden=self.hidden, batch_norm=self.batch_norm
+        )
+
+    def rate(self, step: int) -> float:
+        """The learning rate of an update, counted from 0.
+
+        >>> [Seeing(steps=100).rate(step) for step in (0, 49, 50, 99)]
+        [0.025, 0.025, 0.0025, 0.00025]
+        """
+        falls = sum(step >= share * self.steps for share in self.decays)
+        return self.learning_rate / 10**falls

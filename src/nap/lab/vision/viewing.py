@@ -1,0 +1,94 @@
+"""The settings of image classifiers that learn from files: typed, documented, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from nap.lab.models.resnet import RESNET50, ResNetV2
+from nap.methods.contract import check_range as check
+from nap.schedules import warmup_cosine_value
+
+
+@dataclass(frozen=True)
+class Viewing:
+    """A residual network, images in files, and how they are learnt."""
+
+    data: Literal["imagenet", "cifar10", "digits"] = "imagenet"
+    """imagenet; or a stand-in, which is written to files and read like it: cifar10 or digits"""
+    images: str = ""
+    """folder of ImageNet's files: train/ and val/, or parquet shards; without it $NAP_DATA/imagenet"""
+    blocks: tuple[int, ...] = RESNET50
+    """residual blocks of each stage"""
+    width: int = 64
+    """channels of the first layer"""
+    small_stem: bool = False
+    """the first layer keeps the size of the image, which is small"""
+    size: int = 224
+    """pixels of an image's side, as the network sees it"""
+    resize: int = 256
+    """pixels of the shorter side that a test image is scaled to before its middle is taken"""
+    smallest: float = 0.08
+    """smallest share of an image's area that a random part of it has"""
+    flip: bool = True
+    """half of the images are mirrored"""
+    batch_size: int = 256
+    """images in an update, of all processes together"""
+    epochs: int = 90
+    """times that all images are seen"""
+    every: int = 1
+    """epochs between two rows"""
+    learning_rate: float = 0.1
+    """SGD's peak learning rate"""
+    warm_up: float = 5.0
+    """epochs until it is reached; a cosine follows, down to 0"""
+    momentum: float = 0.9
+    """Nesterov's momentum"""
+    weight_decay: float = 1e-4
+    """L2 penalty on matrices and kernels"""
+    smoothing: float = 0.1
+    """label smoothing"""
+    seeds: int = 3
+    """networks of each arm; seeds count from 0"""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "size", "batch_size", "epochs", "every", "seeds"):
+            check(self, name, getattr(self, name), 1)
+        check(self, "resize", self.resize, self.size)
+        check(self, "smallest", self.smallest, 1e-6, 1)
+        check(self, "learning_rate", self.learning_rate, 1e-12, 100.0)
+        check(self, "warm_up", self.warm_up, 0, self.epochs)
+        for name in ("momentum", "smoothing"):
+            check(self, name, getattr(self, name), 0, 1)
+        check(self, "weight_decay", self.weight_decay, 0)
+        if not self.blocks or min(self.blocks) < 1:
+            raise ValueError(f"blocks is {self.blocks}; name the blocks of each stage, as in 3 4 6 3")
+        if self.images and self.data != "imagenet":
+            raise ValueError(
+                f"images is {self.images}, and data is {self.data}, which needs no folder; "
+                "add --data imagenet, or leave --images out"
+            )
+
+    def make(self, classes: int) -> Callable[[], nn.Module]:
+        """What builds the network for so many classes."""
+        return lambda: ResNetV2(3, classes, blocks=self.blocks, width=self.width, small=self.small_stem)
+
+    def rate(self, step: int, a_pass: int) -> float:
+        """The learning rate of an update, counted from 0, where `a_pass` of them make an epoch.
+
+        >>> viewing = Viewing(epochs=3, warm_up=1.0)
+        >>> [round(viewing.rate(step, 4), 4) for step in range(12)]
+        [0.025, 0.05, 0.075, 0.1, 0.0962, 0.0854, 0.0691, 0.05, 0.0309, 0.0146, 0.0038, 0.0]
+        """
+        steps = self.epochs * a_pass
+        return warmup_cosine_value(
+            step + 1,
+            self.learning_rate,
+            warmup_steps=min(steps - 1, round(self.warm_up * a_pass)),
+            total_steps=steps,
+            init_value=0.0,
+            end_value=0.0,
+        )

@@ -1,0 +1,140 @@
+"""An image classifier that learns from files, from its first update to its last, on one or more processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nap.lab.data.picture_sets import picture_set
+from nap.lab.runs.crew import here
+from nap.lab.vision.classifier import WORTH_COMPILING, Classifier
+from nap.lab.vision.loading import Batch, Judged, Learnt, batches_of, loader, workers_for
+from nap.lab.vision.looks import Looks
+from nap.lab.vision.run import Row, VisionRun
+from nap.lab.vision.sharing import Sharing
+from nap.lab.vision.viewing import Viewing
+
+STRETCH = 10  # updates between two looks at signals; torchrun grants 30 seconds to the last ones and the save
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet's channels, the usual ones
+
+
+class ViewingWork:
+    """The `Work` of one network: `advance` is a few updates, and a row where one is due.
+
+    Where torchrun started several processes, each has such a work and all make the same calls. `workers`
+    is how many processes decode images for this one.
+    """
+
+    unit = "updates"
+    steps_per_unit = 1
+
+    def __init__(
+        self,
+        what: VisionRun,
+        device: torch.device,
+        *,
+        compile_: bool | None = None,
+        workers: int | None = None,
+    ):
+        self.what, self.device = what, device
+        s: Viewing = what.settings
+        crew = here()
+        if s.batch_size % crew.size:
+            raise ValueError(
+                f"batch_size is {s.batch_size}, which {crew.size} processes cannot share; "
+                "change --batch-size, or how many torchrun starts"
+            )
+        if crew.size > 1 and crew.sharing != "ddp":
+            raise ValueError(
+                f"each process has a copy of this network (ddp), and not a piece of it ({crew.sharing}); "
+                "choose ddp, as is the default"
+            )
+        with crew.leader_first():
+            found = picture_set(s.data, s.images)
+        self._about, count = found.about, len(found.train)
+        if count < s.batch_size:
+            raise ValueError(f"a batch of {s.batch_size}, but {found.about} has {count} images; lower it")
+        self._read = {"train": found.train.fingerprint, "test": found.test.fingerprint}
+        looks = Looks(what.seed, size=s.size, resize=s.resize, smallest=s.smallest, flip=s.flip)
+        self.learnt = Learnt(found.train, looks, s.batch_size, rank=crew.rank, size=crew.size)
+        self._workers = workers_for(device) if workers is None else workers
+        cuda = device.type == "cuda"
+        judged = Judged(found.test, looks, s.batch_size, rank=crew.rank, size=crew.size)
+        self._judged = loader(judged, range(len(judged)), workers=self._workers, pin=cuda, again=True)
+        self._a_pass = self.learnt.steps
+        self.total, self.done = s.epochs * self._a_pass, 0
+        self._stream: Iterator[Batch] | None = None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(what.seed)
+            example = torch.zeros(2, s.size, s.size, 3, dtype=torch.uint8)
+            model, projector = what.arm.build(s.make(found.train.classes), prepared(example))
+        model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.trainer = Classifier(
+            model,
+            projector,
+            s,
+            half=cuda,
+            compile_=(cuda and self.total >= WORTH_COMPILING) if compile_ is None else compile_,
+            sharing=Sharing(crew),
+        )
+
+    def advance(self) -> list[Row]:
+        s: Viewing = self.what.settings
+        interval = s.every * self._a_pass
+        due = min(self.total, (self.done // interval + 1) * interval)
+        last = min(due, self.done + STRETCH)
+        if self._stream is None:
+            self._stream = self._batches()
+        self.trainer.model.train()
+        for step in range(self.done, last):
+            images, labels = next(self._stream)
+            self.trainer.rate.fill_(s.rate(step, self._a_pass))
+            self.trainer.update(prepared(images), labels)
+        self.trainer.watch.check()
+        self.done = last
+        if last == self.total:
+            self._stream = None  # and its workers with it
+        return [self._row(last - (last - 1) // interval * interval)] if last == due else []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done, "trainer": self.trainer.state_dict(), "read": self._read}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["read"] != self._read:
+            raise ValueError(
+                f"the images of {self._about} are not those that this run began with: files were added, "
+                "removed or renamed; bring them back, or begin anew with --force"
+            )
+        self.done, self._stream = state["done"], None
+        self.trainer.load_state_dict(state["trainer"])
+
+    def _batches(self) -> Iterator[Batch]:
+        """This process's share of every batch from here on."""
+        left = range(self.done, self.total)
+        found = loader(self.learnt, left, workers=self._workers, pin=self.device.type == "cuda")
+        return batches_of(found, self.device)
+
+    def _row(self, updates: int) -> Row:
+        """What came of the last `updates`."""
+        s: Viewing = self.what.settings
+        row = {"arm": self.what.arm.name, **self.what.tags, "seed": self.what.seed, "step": self.done}
+        row |= {"data": self._about, "epoch": self.done / self._a_pass}
+        row |= self.trainer.read(updates * s.batch_size)
+        test = ((prepared(images), labels) for images, labels in batches_of(self._judged, self.device))
+        row |= self.trainer.judged(test) | self.trainer.numbers()
+        return row | {"learning_rate": s.rate(self.done - 1, self._a_pass)}
+
+
+def prepared(images: Tensor) -> Tensor:
+    """What a network is given: images (B, H, W, 3) of uint8 → (B, 3, H, W) in channels-last."""
+    mean, std = _levels(images.device)
+    return ((images.float() - mean) / std).permute(0, 3, 1, 2)
+
+
+@cache  # a copy to a GPU waits for it, so there is one a process and not one an update
+def _levels(device: torch.device) -> tuple[Tensor, Tensor]:
+    return torch.tensor(MEAN, device=device), torch.tensor(STD, device=device)

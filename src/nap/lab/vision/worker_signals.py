@@ -1,0 +1,53 @@
+"""Signals and the workers of a run: what asks it to stop reaches all of its processes, and is not for them.
+
+Ctrl-C, or a batch system that ends a job, signals every process of the group. The run saves before it stops,
+and needs its workers until then. They end when the run does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from types import FrameType
+
+from nap.lab.runs.signals import SIGNALS
+
+
+@contextmanager
+def unsettled() -> Iterator[None]:
+    """Workers that are started inside have these signals held back until they call `settle`.
+
+    So do we, for that moment: none is lost.
+    """
+    resource_tracker.ensure_running()  # which multiprocessing starts with the first worker, and lets them in
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def settle(worker: int) -> None:
+    """Called in a worker: it stays through such signals, but for a second SIGTERM.
+
+    That one comes from a run that is over, and waits for a worker that hangs.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _Patience(1))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+class _Patience:
+    """A handler that bears so many signals."""
+
+    def __init__(self, left: int):
+        self._left = left
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._left -= 1
+        if self._left < 0:
+            os._exit(1)

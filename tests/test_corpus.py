@@ -1,0 +1,226 @@
+"""Texts by name: from the catalogue, or streamed; the tokens are made once, up to a limit."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nap.lab.data import corpus, text
+from nap.lab.data.catalog import DATA_SETS
+from nap.lab.data.corpus import load
+from nap.lab.data.dataset import TextSet
+from nap.lab.data.store import DataMissing
+from nap.lab.data.text import train_pieces
+from small_data import as_file, write
+
+PAGES = "".join(f"page {number} of forty.\n" for number in range(40)).encode()
+
+
+@pytest.fixture(autouse=True)
+def data_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NAP_DATA", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def text_set(name: str, file: str, content: bytes, role: Any = "text") -> TextSet:
+    return TextSet(
+        name=name, about="a test", licence="none", cite="nobody", role=role, texts=(as_file(file, content),)
+    )
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch, data_home: Path) -> Path:
+    """A text of the catalogue that has been fetched; the path of its file."""
+    monkeypatch.setitem(DATA_SETS, "pages", text_set("pages", "pages.lines", PAGES))
+    return write(data_home / "pages", {"pages.lines": PAGES}) / "pages.lines"
+
+
+def in_words(tokens: Any) -> list[str]:
+    """The documents, of tokens that are bytes."""
+    pieces: list[list[int]] = [[]]
+    for token in tokens:
+        if token == 256:
+            pieces.append([])
+        else:
+            pieces[-1].append(token)
+    return [bytes(piece).decode() for piece in pieces if piece]
+
+
+# ---- the catalogue ------------------------------------------------------------------------------------
+
+
+def test_a_text_of_the_catalogue_is_read_document_by_document(pages: Path) -> None:
+    found = load(["pages"], "bytes")
+    assert in_words(found.valid.tokens) == ["page 0 of forty.", "page 20 of forty."]
+    assert len(in_words(found.train.tokens)) == 38
+    both = load(["pages", "python"], "bytes")
+    assert both.train.count > found.train.count + 400_000
+
+
+def test_a_text_that_is_not_there_or_damaged_says_how_to_get_it(pages: Path) -> None:
+    pages.write_bytes(PAGES.upper())
+    with pytest.raises(DataMissing, match=r"pages\.lines is damaged; run: nap data fetch pages"):
+        load(["pages"], "bytes")
+    pages.unlink()
+    with pytest.raises(DataMissing, match=r"pages\.lines is missing; run: nap data fetch pages"):
+        load(["pages"], "bytes")
+
+
+def test_what_a_text_is_known_by_is_its_content(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load(["pages"], "bytes")
+    made = first.train.path.stat().st_mtime_ns
+    os.utime(pages, (1, 1))
+    assert load(["pages"], "bytes").train == first.train
+    assert first.train.path.stat().st_mtime_ns == made
+    other = PAGES.replace(b"forty", b"FORTY")
+    monkeypatch.setitem(DATA_SETS, "pages", text_set("pages", "pages.lines", other))
+    pages.write_bytes(other)
+    assert in_words(load(["pages"], "bytes").valid.tokens)[0] == "page 0 of FORTY."
+
+
+def test_a_set_without_text_is_refused_by_what_it_holds() -> None:
+    with pytest.raises(ValueError, match=r"piqa holds 1,838 questions, and no text: name files .* text8"):
+        load(["piqa"], "bytes")
+    with pytest.raises(ValueError, match=r"mnist holds 60,000 train.*and no text"):
+        load(["mnist"], "bytes")
+
+
+def test_a_tokenizer_of_the_catalogue(
+    pages: Path, data_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_pieces([PAGES.decode()], tmp_path / "x.json", vocabulary=280)
+    content = (tmp_path / "x.json").read_bytes()
+    monkeypatch.setitem(DATA_SETS, "my-pieces", text_set("my-pieces", "my.json", content, "tokenizer"))
+    with pytest.raises(DataMissing, match=r"my\.json is missing; run: nap data fetch my-pieces"):
+        load(["pages"], "my-pieces")
+    write(data_home / "my-pieces", {"my.json": content})
+    named, by_path = load(["pages"], "my-pieces"), load(["pages"], str(tmp_path / "x.json"))
+    assert named.coder.vocabulary == 280
+    assert named.train == by_path.train
+    with pytest.raises(ValueError, match=r"no tokenizer 'pages': name a JSON file, .*my-pieces, bytes"):
+        load(["pages"], "pages")
+
+
+def test_a_limit_is_of_the_training_part(pages: Path) -> None:
+    whole, some = load(["pages"], "bytes"), load(["pages"], "bytes", limit=50)
+    assert some.train.tokens.tolist() == whole.train.tokens.tolist()[:50]
+    assert some.valid == whole.valid
+    assert load(["pages"], "bytes").train == whole.train, "one does not push out the other"
+    with pytest.raises(ValueError, match="the limit is 0 tokens"):
+        load(["pages"], "bytes", limit=0)
+
+
+def test_long_work_is_told(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    load(["pages"], "bytes", tell=told.append)
+    assert told == []
+    monkeypatch.setattr(text, "TELL_EVERY_SECONDS", 0.0)
+    load(["pages"], "bpe-300", tell=told.append)
+    assert told[0] == "learning 300 pieces from pages"
+    assert told[1].startswith("tokenising pages (train): ")
+    assert told[-1].startswith("tokenising pages (valid): ")
+
+
+# ---- C4, streamed -------------------------------------------------------------------------------------
+
+
+class Hub:
+    """Stands in for the library `datasets`: endless documents, with a fault if one is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.fault: tuple[int, BaseException] | None = None
+
+    def load_dataset(
+        self, name: str, config: str, *, split: str, streaming: bool
+    ) -> Iterator[dict[str, str]]:
+        assert (name, config, streaming) == ("allenai/c4", "en", True)
+        self.asked.append(split)
+        return self._rows(split)
+
+    def _rows(self, split: str) -> Iterator[dict[str, str]]:
+        number = 0
+        while True:
+            if self.fault and number == self.fault[0]:
+                raise self.fault[1]
+            yield {"text": f"{split} {number}", "url": "http://x"}
+            number += 1
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    one = Hub()
+    monkeypatch.setitem(sys.modules, "datasets", one)
+    monkeypatch.setattr(corpus, "STREAMED_VALID_TOKENS", 30)
+    monkeypatch.setattr(text, "_AT_ONCE", 40)
+    return one
+
+
+def test_c4_is_streamed_once_up_to_the_limit(hub: Hub) -> None:
+    found = load(["c4"], "bytes", limit=100)
+    assert (found.train.count, found.valid.count) == (100, 30)
+    assert in_words(found.train.tokens)[:2] == ["train 0", "train 1"]
+    assert in_words(found.valid.tokens)[:2] == ["validation 0", "validation 1"]
+    assert hub.asked == ["train", "validation"]
+    again = load(["c4"], "bytes", limit=100)
+    assert (again.train, again.valid) == (found.train, found.valid)
+    assert hub.asked == ["train", "validation"], "tokens that are there need no network"
+    assert load(["c4"], "bytes", limit=200).train.tokens.tolist()[:100] == found.train.tokens.tolist()
+    assert hub.asked == ["train", "validation", "train"]
+
+
+def test_pieces_are_learnt_from_the_beginning_of_c4(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "LEARNT_FROM_DOCUMENTS", 50)
+    found = load(["c4"], "bpe-300", limit=40, tell=lambda _: None)
+    assert len(found.coder.encode(["train"])[0]) == 1
+    assert found.train.count == 40
+
+
+def interrupted() -> tuple[int, BaseException]:
+    return 5, KeyboardInterrupt()
+
+
+def cut_off() -> tuple[int, BaseException]:
+    return 5, ConnectionError("the line is dead\nand more that nobody wants to read")
+
+
+@pytest.mark.parametrize("fault", [interrupted, cut_off])
+def test_what_is_interrupted_begins_anew(
+    fault: Callable[[], tuple[int, BaseException]], hub: Hub, data_home: Path
+) -> None:
+    hub.fault = fault()
+    with pytest.raises((KeyboardInterrupt, DataMissing)):
+        load(["c4"], "bytes", limit=100)
+    assert [path for path in data_home.rglob("*") if path.is_file()] == []
+    hub.fault = None
+    assert load(["c4"], "bytes", limit=100).train.count == 100
+
+
+@pytest.mark.parametrize("when", [0, 5])
+def test_a_hub_that_cannot_be_reached_is_one_sentence(when: int, hub: Hub) -> None:
+    hub.fault = (when, OSError("Couldn't reach the hub\nmore"))
+    with pytest.raises(DataMissing) as caught:
+        load(["c4"], "bytes", limit=100)
+    message = str(caught.value)
+    assert message.startswith(f"c4 broke off after {when} documents (Couldn't reach the hub): ")
+    assert "\n" not in message
+    assert "c4-sample" in message
+
+
+def test_c4_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataMissing, match=r"pip install 'normalize-and-project\[c4\]'"):
+        load(["c4"], "bytes", limit=100)
+
+
+def test_c4_needs_a_limit_and_no_company(hub: Hub) -> None:
+    with pytest.raises(ValueError, match="say how many tokens to train on"):
+        load(["c4"], "bytes")
+    with pytest.raises(ValueError, match="not to be mixed as in c4, python"):
+        load(["c4", "python"], "bytes", limit=100)
+    assert hub.asked == []

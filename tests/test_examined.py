@@ -1,0 +1,117 @@
+"""Exams at the end of training: texts in windows, questions by likelihood, and sets that are not there."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nap.lab.data.questions import read
+from nap.lab.data.store import DataMissing
+from nap.lab.data.text import Bytes
+from nap.lab.sequences.arms import NAP
+from nap.lab.sequences.examined import HELD_OUT, Examined, ExaminedWork, exam
+from nap.lab.sequences.run import SequenceRun
+
+TINY: dict[str, Any] = {
+    "blocks": 1, "heads": 2, "width": 16, "tokenizer": "bytes", "length": 32, "batch_size": 8,
+    "steps": 6, "every": 3, "warm_up": 2, "learning_rate": 1e-2, "judged": 8, "examined": 5,
+}  # fmt: skip
+PASSAGES = [{"text": f"the cat number {n} sat on the mat"} for n in range(9)]
+RIDDLES = [{"goal": f"open {n}", "sol1": "pull", "sol2": "push it hard", "label": n % 2} for n in range(7)]
+
+
+@pytest.fixture(autouse=True)
+def _data_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAP_DATA", str(tmp_path / "data"))
+
+
+def written(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return path
+
+
+def work(*exams: str, **changes: Any) -> ExaminedWork:
+    settings = Examined(**TINY | changes, exams=exams)
+    return ExaminedWork(SequenceRun(NAP, settings, 0, {"experiment": "x"}), torch.device("cpu"))
+
+
+def finished(run: ExaminedWork) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    while run.done < run.total:
+        rows += run.advance()
+    return rows
+
+
+def test_the_last_rows_are_the_exams(tmp_path: Path) -> None:
+    passages, riddles = written(tmp_path / "a.jsonl", PASSAGES), written(tmp_path / "b.jsonl", RIDDLES)
+    text = written(tmp_path / "c.jsonl", PASSAGES)
+    rows = finished(work(f"lambada={passages}", f"piqa={riddles}", f"other={text}"))
+    exams = [row for row in rows if row.get("kind") == "exam"]
+    assert [row["set"] for row in exams] == [HELD_OUT, "lambada", "piqa", "other"]
+    assert rows[-4:] == exams
+    assert [row["step"] for row in rows] == [3, 6, 6, 6, 6, 6]
+    held_out, lambada, piqa, other = exams
+    assert held_out["tokens"] == 5 * 32
+    assert lambada["questions"] == piqa["questions"] == 5
+    assert "answered" not in other
+    assert "answered_by_byte" not in lambada
+    assert {"answered", "answered_by_byte", "accuracy", "loss"} <= piqa.keys()
+    assert all(row["experiment"] == "x" and row["arm"] == "NaP" and row["seed"] == 0 for row in exams)
+
+
+def test_texts_and_answers_are_judged_as_by_hand(tmp_path: Path) -> None:
+    riddles, text = written(tmp_path / "b.jsonl", RIDDLES[:5]), written(tmp_path / "c.jsonl", PASSAGES)
+    run = work(f"piqa={riddles}", f"other={text}", examined=0, batch_size=1)
+    rows = {row["set"]: row for row in finished(run) if row.get("kind") == "exam"}
+    model = copy.deepcopy(run.trainer.model).eval().requires_grad_(False)
+    line = np.array([t for p in PASSAGES for t in [*p["text"].encode(), Bytes.end]])
+    pieces = [line[i : i + 33] for i in range(0, len(line) - 32, 32)]
+    tokens = torch.from_numpy(np.stack(pieces))
+    logits = model(tokens[:, :-1])
+    assert rows["other"]["accuracy"] == pytest.approx(
+        (logits.argmax(-1) == tokens[:, 1:]).float().mean().item()
+    )
+    expected = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).item()
+    assert rows["other"]["loss"] == pytest.approx(expected, rel=1e-5)
+
+    right = 0
+    for question in read("piqa", riddles):
+        values = []
+        for answer in question.answers:
+            whole = torch.tensor([[Bytes.end, *question.begins.encode(), *answer.encode()][-33:]])
+            chances = model(whole[:, :-1]).log_softmax(-1)[0]
+            count = len(answer.encode())
+            values.append(sum(chances[-i, whole[0, -i]].item() for i in range(1, count + 1)))
+        right += values.index(max(values)) == question.right
+    assert rows["piqa"]["answered"] == pytest.approx(right / 5)
+
+
+def test_what_is_missing_is_said_before_training() -> None:
+    with pytest.raises(DataMissing, match="nap data fetch lambada"):
+        work("lambada")
+    with pytest.raises(DataMissing, match="nap data fetch wikitext-103"):
+        work("wikitext-103")
+    with pytest.raises(ValueError, match="there is no text 'nowhere'"):
+        work("nowhere")
+
+
+def test_a_run_that_resumes_is_examined_like_one_that_did_not_stop(tmp_path: Path) -> None:
+    passages = f"lambada={written(tmp_path / 'a.jsonl', PASSAGES)}"
+    whole, first, rest = finished(work(passages)), work(passages), work(passages)
+    rows = first.advance()
+    rest.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert rows + finished(rest) == whole
+
+
+def test_the_same_set_twice_is_refused(tmp_path: Path) -> None:
+    text = written(tmp_path / "c.jsonl", PASSAGES)
+    with pytest.raises(ValueError, match="two exams are named other"):
+        work(f"other={text}", f"other={text}")
+    assert len(exam("other", str(text), Bytes(), 32)) > 1

@@ -1,0 +1,221 @@
+"""Images in files: class folders, shards and stand-ins against direct reading; what is wrong with them."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nap.lab.data.picture_folders import FolderPictures, in_folders
+from nap.lab.data.picture_sets import picture_set, stand_in
+from nap.lab.data.picture_shards import in_shards
+from nap.lab.data.pictures import BrokenImage, seen
+from nap.lab.data.splits import split
+from nap.lab.data.store import DataMissing
+from small_pictures import CLASSES, write_folders, write_shards
+
+
+@pytest.fixture(autouse=True)
+def _data_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAP_DATA", str(tmp_path / "home"))
+
+
+def whole(width: int, height: int) -> tuple[float, float, float, float]:
+    return 0, 0, width, height
+
+
+def test_folders_hold_what_their_files_hold(tmp_path: Path) -> None:
+    train, val = in_folders(write_folders(tmp_path / "set"))
+    assert (len(train), len(val), train.classes) == (30, 12, 3)
+    found = {(train.class_names[train.labels[n]], train.path(n).name): train.encoded(n) for n in range(30)}
+    files = (tmp_path / "set" / "train").glob("*/*")
+    assert found == {(f.parent.name, f.name): f.read_bytes() for f in files if f.suffix != ".txt"}
+    assert sorted(found) == list(found), "in the order of their names"
+    copy = pickle.loads(pickle.dumps(val))  # as a worker process gets it
+    assert copy.encoded(5) == val.encoded(5)
+    assert copy.fingerprint == val.fingerprint != train.fingerprint
+
+
+def test_a_fingerprint_tells_sets_apart_and_not_places(tmp_path: Path) -> None:
+    one, other = (in_folders(write_folders(tmp_path / name))[0] for name in ("one", "other"))
+    assert one.fingerprint == other.fingerprint
+    (tmp_path / "other" / "train" / "cat" / "000.JPEG").rename(
+        tmp_path / "other" / "train" / "dog" / "x.JPEG"
+    )
+    assert FolderPictures(tmp_path / "other" / "train").fingerprint != one.fingerprint
+
+
+def test_shards_hold_what_pyarrow_reads(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    rows = write_shards(tmp_path / "hub")
+    train, val = in_shards(tmp_path / "hub")
+    expected = [*rows["train-00000-of-00002"], *rows["train-00001-of-00002"]]
+    for pictures, of in ((train, expected), (val, rows["validation-00000-of-00001"])):
+        assert [pictures.encoded(n) for n in range(len(pictures))] == [row["image"]["bytes"] for row in of]
+        assert pictures.labels.tolist() == [row["label"] for row in of]
+    assert train.name(8).startswith(f"row 1 of {tmp_path / 'hub' / 'data' / 'train-00001-of-00002.parquet'}")
+    assert train.classes == 3
+    assert pickle.loads(pickle.dumps(train)).encoded(3) == train.encoded(3)
+
+
+def test_shards_are_packed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyarrow")
+    write_shards(tmp_path / "hub")
+    first, _ = in_shards(tmp_path / "hub")
+    assert capsys.readouterr().err.count("packing") == 2
+    again, _ = in_shards(tmp_path / "hub")
+    assert capsys.readouterr().err == ""
+    assert again.fingerprint == first.fingerprint
+    assert len(list((tmp_path / "home" / "packed").iterdir())) == 2, "nothing half-made is left"
+
+
+def test_shards_that_are_wrong_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    write_shards(tmp_path / "hub")
+    shard = tmp_path / "hub" / "data" / "train-00001-of-00002.parquet"
+
+    def refused(message: str, *columns: Any) -> None:
+        if columns:
+            parquet.write_table(pa.Table.from_pylist(list(columns)), shard)
+        with pytest.raises(DataMissing, match=message):
+            in_shards(tmp_path / "hub")
+        assert list((tmp_path / "home" / "packed").iterdir()) == []
+
+    refused(r"00001-of-00002.parquet has the columns pixels, label; expected", {"pixels": 1, "label": 1})
+    refused(r"row 0 of .* has no bytes", {"image": {"bytes": None, "path": "x"}, "label": 1})
+    refused(r"row 0 of .* has the label -1", {"image": {"bytes": b"x", "path": "x"}, "label": -1})
+    shard.write_bytes(b"nothing")
+    refused(r"00001-of-00002.parquet cannot be read")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Room())
+    refused("needs .* bytes and has 5; make room")
+    monkeypatch.undo()
+    (tmp_path / "hub" / "data" / "validation-00000-of-00001.parquet").unlink()
+    shard.unlink()
+    with pytest.raises(DataMissing, match=r"has no shards validation-\*.parquet"):
+        in_shards(tmp_path / "hub")
+
+
+class Room:
+    free = 5
+
+
+def test_a_look_is_what_pillow_cuts_out_and_scales(tmp_path: Path) -> None:
+    train, _ = in_folders(write_folders(tmp_path))
+    for number in range(4):
+        image = Image.open(train.path(number)).convert("RGB")
+        assert np.array_equal(seen(train, number, whole, 24), np.asarray(image.resize((24, 24), 2)))
+        if number % 2:  # a PNG file is always decoded whole
+            cut = np.asarray(image.crop((3, 2, 19, 18)).resize((8, 8), 2))
+            found = seen(train, number, lambda width, height: (3, 2, 19, 18), 8)
+            inner = slice(1, -1)  # at the edges the average reaches past the cut
+            assert np.array_equal(found[inner, inner], cut[inner, inner])
+
+
+def test_a_large_jpeg_is_decoded_small_and_looks_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    y, x = np.mgrid[0:600, 0:800]
+    levels = np.stack([x / 800, y / 600, 0.5 + 0.5 * np.sin(x / 40)], -1) * 255
+    for part in ("train", "val"):
+        (tmp_path / part / "one").mkdir(parents=True)
+        Image.fromarray(levels.astype(np.uint8)).save(tmp_path / part / "one" / "large.JPEG", quality=95)
+    pictures, _ = in_folders(tmp_path)
+    sizes, convert = [], Image.Image.convert
+
+    def noted(self: Image.Image, mode: str) -> Image.Image:
+        sizes.append(self.size)
+        return convert(self, mode)
+
+    monkeypatch.setattr(Image.Image, "convert", noted)
+    boxes: list[tuple[float, float, float, float]] = [(0, 0, 800, 600), (100, 50, 500, 450), (7, 9, 107, 109)]
+    for box in boxes:
+        found = seen(pictures, 0, lambda width, height, box=box: box, 50)  # type: ignore[misc]
+        plain = Image.fromarray(levels.astype(np.uint8)).resize((50, 50), 2, box=box)
+        assert np.abs(found.astype(int) - np.asarray(plain).astype(int)).max() <= 8, box
+    assert sizes == [(100, 75), (100, 75), (400, 300)], "an eighth, an eighth, a half"
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK"])
+def test_images_of_other_kinds_become_red_green_and_blue(tmp_path: Path, mode: str) -> None:
+    kind = "JPEG" if mode == "CMYK" else "PNG"
+    for part in ("train", "val"):
+        (tmp_path / part / "one").mkdir(parents=True)
+        Image.new("RGB", (9, 7), (204, 204, 204)).convert(mode).save(
+            tmp_path / part / "one" / f"x.{kind}", kind
+        )
+    found = seen(in_folders(tmp_path)[0], 0, whole, 5)
+    assert found.shape == (5, 5, 3)
+    assert np.abs(found.astype(int) - 204).max() <= 2
+
+
+@pytest.mark.parametrize("damage", ["cut short", "empty", "no image", "gone"])
+def test_a_broken_image_names_itself(tmp_path: Path, damage: str) -> None:
+    train, _ = in_folders(write_folders(tmp_path))
+    for number in (0, 1):  # JPEG and PNG
+        path = train.path(number)
+        if damage == "gone":
+            path.unlink()
+        else:
+            content = {"cut short": path.read_bytes()[:300], "empty": b"", "no image": b"<html>" * 99}[damage]
+            path.write_bytes(content)
+        with pytest.raises(BrokenImage) as caught:
+            seen(train, number, whole, 8)
+        assert str(caught.value).startswith(f"{path} cannot be read as an image (")
+        assert "begin anew with --force" in str(caught.value)
+
+
+def test_folders_that_are_wrong_are_named_with_the_way_out(tmp_path: Path) -> None:
+    def refused(message: str) -> None:
+        with pytest.raises(DataMissing, match=message):
+            picture_set("imagenet", str(tmp_path / "set"))
+
+    refused(r"no images in .*set: no such folder.*image-net.org.*--images")
+    (tmp_path / "set").mkdir()
+    refused("neither train/ and val/ nor parquet shards")
+    write_folders(tmp_path / "set")
+    val = tmp_path / "set" / "val"
+    assert picture_set("imagenet", str(tmp_path / "set")).about == "set (3 classes, 30 + 12 images)"
+    extra = val / "fox"
+    extra.mkdir()
+    refused("the class folder .*fox has no image")
+    (extra / "1.png").write_bytes((val / "cat" / "101.PNG").read_bytes())
+    refused("train has 3 class folders and val 4, and fox is in val alone")
+    (val / "cat" / "100.JPEG").rename(val / "100.JPEG")
+    refused(r"val holds 1 loose images: .*move each into a folder of its class.*valprep.sh")
+    for path in sorted(val.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    refused("val has no class folders")
+    val.rmdir()
+    refused("there is no folder .*val")
+    with pytest.raises(DataMissing, match=r"home.imagenet: no such folder"):
+        picture_set("imagenet")
+
+
+def test_stand_ins_are_written_once_and_hold_the_images(tmp_path: Path) -> None:
+    found = picture_set("digits")
+    assert found.about == "digits (stand-in)"
+    train, test = split("digits")
+    assert np.bincount(found.train.labels).tolist() == np.bincount(train.labels).tolist()
+    assert len(found.test) == len(test)
+    image = Image.open(io.BytesIO(found.train.encoded(0)))
+    assert (image.size, image.mode) == ((32, 32), "L")
+    number = int(Path(found.train.name(0)).stem)
+    small = np.asarray(image.resize((8, 8), Image.Resampling.BOX)).astype(int)
+    assert np.abs(small - train.pixels[number, 0].numpy()).mean() < 20
+    written = stand_in("digits").stat().st_mtime_ns
+    assert picture_set("digits").train.fingerprint == found.train.fingerprint
+    assert stand_in("digits").stat().st_mtime_ns == written
+    assert [folder.name for folder in (tmp_path / "home" / "stand-ins").iterdir()] == ["digits-32"]
+
+
+def test_class_folders_are_the_classes(tmp_path: Path) -> None:
+    train, _ = in_folders(write_folders(tmp_path))
+    assert tuple(train.class_names) == CLASSES
+    for number in range(len(train)):
+        colours = seen(train, number, whole, 4).mean((0, 1))
+        assert int(colours.argmax()) == train.labels[number]

@@ -1,0 +1,293 @@
+"""One run on several processes: the numbers of one process, one writer, and no process left waiting."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from crews import CPU, both
+from nap.lab import rows
+from nap.lab.cli import main
+from nap.lab.experiments.experiment import MODULES
+from nap.lab.runs import crew as crews
+from nap.lab.runs.content import checksum, tensors
+from nap.lab.runs.crew import Crew, CrewLost
+from nap.lab.runs.work import NotFinite
+from nap.lab.sequences.arms import NAP
+from nap.lab.sequences.language import Reading, ReadingWork
+from nap.lab.sequences.run import SequenceRun
+from tiny_reading import SMALL
+
+TESTS = Path(__file__).parent
+CONFIGS = {"untied": SMALL, "tied": replace(SMALL, tied=True, recompute=True, parts=1)}
+WAYS: tuple[crews.Sharing, ...] = ("ddp", "fsdp")
+Row = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def _data_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAP_DATA", str(tmp_path / "data"))
+    monkeypatch.setitem(MODULES, "tiny-reading", "tiny_reading")
+    monkeypatch.setitem(MODULES, "tiny", "tiny_experiment")
+    monkeypatch.chdir(tmp_path)
+
+
+def work(config: Reading = SMALL) -> ReadingWork:
+    return ReadingWork(SequenceRun(NAP, config, 0, {}), CPU)
+
+
+def finished(work: ReadingWork) -> list[Row]:
+    found: list[Row] = []
+    while work.done < work.total:
+        found += work.advance()
+    return found
+
+
+def assert_alike(found: list[Row], expected: list[Row]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        for key, value in other.items():
+            assert one[key] == (pytest.approx(value, rel=1e-4) if isinstance(value, float) else value), key
+
+
+# the numbers
+
+
+def tokens() -> torch.Tensor:
+    return torch.arange(20).reshape(2, 10)
+
+
+def learn(config: Reading) -> Row:
+    """What a test wants to know of a run."""
+    run, found = work(config), []
+    found += run.advance()
+    state = copy.deepcopy(run.state_dict())
+    found += finished(run)
+    ratios = run.trainer.projector.norm_ratios()  # type: ignore[union-attr]
+    return {"rows": found, "state": state, "ratios": ratios, "logits": run.trainer.logits(tokens())}
+
+
+def go_on(config: Reading, state: Row) -> list[Row]:
+    run = work(config)
+    run.load_state_dict(copy.deepcopy(state))  # what goes to two processes lies in memory that they share
+    if run.trainer.spread.rank == 0:
+        assert checksum(run.state_dict()) == checksum(state)
+    else:
+        run.state_dict()
+    return finished(run)
+
+
+def one_wild() -> str:
+    """The second process alone meets a loss that is not finite, at the second update."""
+    run = work()
+    loss, calls = run.trainer._loss, []
+
+    def wild(strings: torch.Tensor) -> Any:
+        calls.append(1)
+        found, right = loss(strings)
+        return (found * torch.nan if run.trainer.spread.rank == 1 and len(calls) == 3 else found), right
+
+    run.trainer._loss = wild
+    before = {name: p.detach().clone() for name, p in run.trainer.model.named_parameters()}
+    with pytest.raises(NotFinite) as caught:
+        run.advance()
+    moved = [not torch.equal(p, before[name]) for name, p in run.trainer.model.named_parameters()]
+    assert any(moved), "the first update was made"
+    return str(caught.value)
+
+
+def everything(crew: Crew, states: dict[str, Row]) -> Row:
+    found: Row = {}
+    for way in WAYS:
+        crew.sharing = way
+        for name, config in CONFIGS.items():
+            found[f"{way} {name}"] = learn(config)
+            found[f"{way} {name} from one"] = go_on(config, states[name])
+        found[f"{way} wild"] = one_wild()
+    return found
+
+
+@pytest.mark.slow
+def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
+    """Losses, norms, clipping in parts, radii, answers; a state of either goes on with the other."""
+    alone = {name: learn(config) for name, config in CONFIGS.items()}
+    assert min(row["gradient_norm"] for of in alone.values() for row in of["rows"]) > 0.3, "nothing to clip"
+    states = {name: of["state"] for name, of in alone.items()}
+    first, second = both(everything, tmp_path / "crew", states)
+    for name, config in CONFIGS.items():
+        expected = alone[name]["rows"]
+        shapes = [t.shape for t in tensors(states[name])]
+        for way in WAYS:
+            found = first[f"{way} {name}"]
+            assert_alike(found["rows"], expected)
+            assert second[f"{way} {name}"]["rows"] == found["rows"]
+            assert max(abs(ratio - 1) for ratio in found["ratios"].values()) < 1e-5
+            torch.testing.assert_close(found["logits"], alone[name]["logits"], rtol=1e-3, atol=1e-3)
+            assert [t.shape for t in tensors(found["state"])] == shapes
+            assert_alike(go_on(config, found["state"]), expected[1:])
+            assert_alike(first[f"{way} {name} from one"], expected[1:])
+    for way in WAYS:
+        assert first[f"{way} wild"] == second[f"{way} wild"]
+        assert "the loss is not finite at update 2" in first[f"{way} wild"]
+
+
+# the processes
+
+
+def talk(crew: Crew, folder: Path) -> dict[Any, Any]:
+    given = {
+        "a": [torch.tensor(True), (torch.ones(3, 2).T, torch.zeros(0))],
+        "b": "word",
+        3: torch.tensor(2.5),
+    }
+    found: dict[Any, Any] = {"shared": crew.shared(given if crew.leads else None)}
+
+    def fail(who: int) -> int:
+        if crew.rank == who:
+            raise ValueError("no room")
+        return crew.rank
+
+    for who in (0, 1):
+        try:
+            crew.together(lambda who=who: fail(who))  # type: ignore[misc]
+        except (ValueError, RuntimeError) as error:
+            found[who] = f"{type(error).__name__}: {error}"
+    with crew.leader_first():
+        if crew.leads:
+            time.sleep(0.3)
+            (folder / "made").touch()
+        found["made"] = (folder / "made").exists()
+    found["rank"] = crew.together(lambda: fail(2))
+    crews.PATIENCE_SECONDS = 0.5
+
+    def apart() -> None:
+        if crew.rank == 1:
+            raise ValueError("no room")
+        dist.barrier()  # as a step waits for the others
+
+    try:
+        crew.together(apart)
+    except CrewLost as error:
+        found["lost"] = str(error)
+        try:
+            crew.shared(1)
+        except CrewLost as again:
+            found["after"] = str(again)
+    torch.save(found, folder / f"{crew.rank}.pt")
+    os._exit(0)  # to meet once more is not possible
+
+
+@pytest.mark.slow
+def test_what_one_process_says_and_how_it_fails_reaches_the_other(tmp_path: Path) -> None:
+    first, second = both(talk, tmp_path, tmp_path)
+    assert second["shared"]["a"][0].item() is True
+    assert torch.equal(second["shared"]["a"][1][0], torch.ones(2, 3))
+    assert [second["shared"]["b"], second["shared"][3].item()] == ["word", 2.5]
+    assert [first[0], second[0]] == [
+        "ValueError: no room",
+        "RuntimeError: process 0 failed: ValueError: no room",
+    ]
+    assert [second[1], first[1]] == [
+        "ValueError: no room",
+        "RuntimeError: process 1 failed: ValueError: no room",
+    ]
+    assert first["made"]
+    assert second["made"]
+    assert [first["rank"], second["rank"]] == [0, 1]
+    assert second["lost"] == "process 1 cannot go on with the others: ValueError: no room"
+    assert "process 0 cannot go on with the others" in first["lost"]
+    assert "out of step" in first["after"]
+
+
+# the command
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*torchrun, "-m", "tiny_reading", *words, "--spread", "fsdp"],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def stopped(advance: Any) -> Any:
+    def once(work: ReadingWork) -> list[Row]:
+        signal.raise_signal(signal.SIGTERM)
+        found: list[Row] = advance(work)
+        return found
+
+    return once
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_one_process_to_two_and_back(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["run", "tiny-reading", "--steps", "60", "--every", "3", "--out"]
+    path = Path("broken/tiny-reading-demo/seed-0")
+    with monkeypatch.context() as patched:
+        patched.setattr(ReadingWork, "advance", stopped(ReadingWork.advance))
+        assert main([*words, "broken"]) == 75
+    assert len(rows.read("broken")) == 1
+    process = start(*words, "broken")
+    try:
+        for _ in range(600):
+            if (path / "rows.jsonl").exists() and (path / "rows.jsonl").read_text().count("\n") >= 3:
+                break
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert out.count("2 processes (fsdp)") == 1, "one process prints"
+    assert out.count("seed-0: stopped by SIGTERM") == 1
+    assert "× 2 processes): from here on, rows may differ" in " ".join(out.split())
+    assert "nap run:" not in err
+    assert process.returncode == 1  # torchrun's own
+    before = len(rows.read("broken"))
+    assert 3 <= before < 20
+    assert main([*words, "broken"]) == 0
+    assert "processes → cpu" in capsys.readouterr().out.replace("\n", " "), "the change is noted"
+    assert main([*words, "whole"]) == 0
+    found, expected = (
+        [{k: v for k, v in row.items() if k != "commit"} for row in rows.read(folder)]
+        for folder in ("broken", "whole")
+    )
+    assert_alike(found, expected)
+
+
+def test_runs_for_one_process_are_refused_under_torchrun_by_the_first_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = []
+    for rank, code in (("0", 2), ("1", 0)):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        assert main(["run", "tiny"]) == code
+        said.append(capsys.readouterr())
+    assert "tiny: each of its runs is for one process, and torchrun started 2" in said[0].err
+    assert "nap run --part 1/2" in said[0].err
+    assert said[1].out + said[1].err == ""
+    assert not Path("results").exists()
+
+
+def test_batches_that_processes_cannot_share_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 3)))
+    with pytest.raises(ValueError, match="batch_size is 8 in 2 parts, which 3 processes cannot share"):
+        work()

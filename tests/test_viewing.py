@@ -1,0 +1,372 @@
+"""Image classifiers that learn from files: what they see, kills and resumes, several processes."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from crews import CPU, both
+from nap.lab import rows as row_files
+from nap.lab.cli import main
+from nap.lab.data.picture_folders import in_folders
+from nap.lab.data.pictures import BrokenImage
+from nap.lab.data.streams import batches
+from nap.lab.experiments.table1_imagenet import EXPERIMENT, PAPER
+from nap.lab.models.vgg import vgg
+from nap.lab.runs import crew as crews
+from nap.lab.runs.crew import Crew
+from nap.lab.runs.work import NotFinite
+from nap.lab.vision import viewing_run
+from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.vision.loading import Batch, Judged, Learnt, batches_of, loader, workers_for
+from nap.lab.vision.looks import Looks, middle_box, random_box
+from nap.lab.vision.run import VisionRun
+from nap.lab.vision.viewing import Viewing
+from nap.lab.vision.viewing_run import ViewingWork, prepared
+from small_pictures import write_folders, write_shards
+
+Row = dict[str, Any]
+TINY = Viewing(
+    blocks=(1, 1), width=4, small_stem=True, size=8, resize=10, smallest=0.5, batch_size=8, epochs=4, every=2,
+    warm_up=0.5, seeds=1,
+)  # fmt: skip
+A_PASS = 3  # of 30 images in batches of 8
+
+
+@dataclass(frozen=True)
+class Plain(Viewing):
+    """A network without BatchNorm, whose numbers do not depend on how a batch is shared."""
+
+    def make(self, classes: int) -> Callable[[], nn.Module]:
+        return lambda: vgg((3, self.size, self.size), classes, channels=(4, 0, 8, 0), hidden=(16,))
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> str:
+    return str(write_folders(tmp_path / "images"))
+
+
+def work(config: Viewing, arm: VisionArm = NAP, **options: Any) -> ViewingWork:
+    return ViewingWork(VisionRun(arm, config, 0, {"experiment": "x"}), CPU, **options)
+
+
+def finished(run: ViewingWork) -> list[Row]:
+    rows: list[Row] = []
+    while run.done < run.total:
+        rows += run.advance()
+    return rows
+
+
+def item(dataset: Learnt | Judged, number: int) -> Batch:
+    found = dataset[number]
+    assert not isinstance(found, str)
+    return found
+
+
+# what is seen
+
+
+def boxes(width: int, height: int, smallest: float, count: int = 4000) -> np.ndarray:
+    draws = np.random.default_rng(0)
+    return np.array([random_box(width, height, draws=draws, smallest=smallest) for _ in range(count)])
+
+
+def test_random_parts_have_the_areas_shapes_and_places_that_they_should() -> None:
+    left, top, right, bottom = boxes(1000, 1000, 0.08).T
+    assert left.min() >= 0
+    assert top.min() >= 0
+    assert max(right.max(), bottom.max()) <= 1000
+    width, height = right - left, bottom - top
+    share, shape = width * height / 1e6, np.log(width / height) / np.log(4 / 3)
+    assert share.min() > 0.079
+    assert np.abs(shape).max() < 1.02
+    always_fit = share < 0.5  # of these none is left out for its shape
+    quantiles = np.linspace(0.1, 0.9, 9)
+    np.testing.assert_allclose(np.quantile(share[always_fit], quantiles), 0.08 + 0.42 * quantiles, atol=0.02)
+    np.testing.assert_allclose(np.quantile(shape[always_fit], quantiles), 2 * quantiles - 1, atol=0.1)
+    for place, room in ((left, 1000 - width), (top, 1000 - height)):
+        np.testing.assert_allclose(
+            np.quantile(place[always_fit] / room[always_fit], quantiles), quantiles, atol=0.05
+        )
+    assert 0.9 < np.mean(share[share > 0.5] > 0.5) <= 1
+    assert np.mean(always_fit) > 0.42 / 0.92, "large ones are left out more often"
+
+
+@pytest.mark.parametrize(("width", "height"), [(1000, 10), (10, 1000)])
+def test_of_a_long_strip_the_middle_is_seen(width: int, height: int) -> None:
+    long, short = (0, 1) if width > height else (1, 0)
+    for box in boxes(width, height, 0.9, 20):
+        assert (box[long], box[long + 2]) == (493, 506)
+        assert (box[short], box[short + 2]) == (0, 10)
+    assert np.ptp(middle_box(width, height, share=0.5)[long::2]) == 5
+
+
+def test_half_of_the_images_are_mirrored(images: str) -> None:
+    train, _ = in_folders(Path(images))
+    looks = Looks(0, size=18, resize=18, smallest=0.2, flip=True)
+    mirrored = 0
+    for epoch in range(200):
+        plain, found = (replace(looks, flip=flip).drawn(train, 1, epoch) for flip in (False, True))
+        mirrored += not np.array_equal(plain, found)
+        assert np.array_equal(found, plain) or np.array_equal(found, plain[:, ::-1])
+    assert 75 < mirrored < 125
+
+
+def test_a_batch_depends_on_its_number_alone_whoever_makes_it(images: str) -> None:
+    """Two worker processes, none, two processes with a share each; signals do not reach the workers."""
+    train, _ = in_folders(Path(images))
+    looks = Looks(3, size=8, resize=8, smallest=0.2, flip=True)
+    learnt = Learnt(train, looks, 8)
+    expected = [item(learnt, step) for step in range(2, 9)]
+    found = loader(learnt, range(2, 9), workers=2, pin=False, again=True)
+    stream = batches_of(found, CPU)
+    first = next(stream)
+    for process in found._iterator._workers:  # type: ignore[union-attr]
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            os.kill(process.pid, number)
+    by_workers = [first, *stream]
+    alone = list(loader(learnt, range(2, 9), workers=0, pin=False))
+    halves = [Learnt(train, looks, 8, rank=rank, size=2) for rank in (0, 1)]
+    shared = [
+        tuple(torch.cat(parts) for parts in zip(*(item(half, step) for half in halves), strict=True))
+        for step in range(2, 9)
+    ]
+    for others in (by_workers, alone, shared):
+        assert len(others) == len(expected)
+        for one, other in zip(expected, others, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    for epoch in (1, 2):
+        numbers = batches(3, 1, epoch, count=30, batch_size=8).flatten()
+        labels = torch.cat([item(learnt, A_PASS * epoch + k)[1] for k in range(A_PASS)])
+        assert labels.tolist() == train.labels[numbers].tolist()
+    again = learnt.looks.drawn(train, 5, 1)
+    assert again.tobytes() == looks.drawn(train, 5, 1).tobytes()
+    assert again.tobytes() != looks.drawn(train, 5, 2).tobytes()
+    assert again.tobytes() != replace(looks, seed=4).drawn(train, 5, 1).tobytes()
+
+
+def test_each_test_image_is_seen_once_by_one_process(images: str) -> None:
+    _, val = in_folders(Path(images))
+    looks = Looks(0, size=8, resize=8, smallest=1.0, flip=False)
+    whole = torch.cat([item(Judged(val, looks, 5), k)[0] for k in range(3)])
+    parts = []
+    for rank in (0, 1):
+        judged = Judged(val, looks, 5, rank=rank, size=2)
+        parts.append(torch.cat([item(judged, k)[0] for k in range(len(judged))]))
+    assert len(whole) == 12
+    assert torch.equal(torch.stack(parts, 1).flatten(0, 1), whole)
+
+
+# a run
+
+
+@pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda arm: arm.name)
+def test_a_run_has_its_rows_and_learns(images: str, arm: VisionArm) -> None:
+    rows = finished(work(replace(TINY, images=images, epochs=16), arm))
+    assert [row["step"] for row in rows] == [6 * k for k in range(1, 9)]
+    assert rows[-1]["test_accuracy"] > 0.8
+    assert rows[0]["learning_rate"] == pytest.approx(Viewing.rate(replace(TINY, epochs=16), 5, A_PASS))
+    assert rows[0]["data"] == "images (3 classes, 30 + 12 images)"
+    needed = {"arm", "seed", "experiment", "loss", "gradient_norm", "accuracy", "test_loss", "parameter_norm"}
+    assert needed <= rows[0].keys()
+    assert ("effective_rate" in rows[0]) == arm.norm
+    assert 0.5 < rows[-1]["accuracy"] <= 1
+
+
+def test_an_update_is_what_one_does_by_hand(images: str) -> None:
+    """PyTorch's plain SGD on the batches of the files, and a projection after each step."""
+    import nap
+
+    config = replace(TINY, images=images, epochs=1, every=1, warm_up=0.0)
+    run = work(config)
+    model = copy.deepcopy(run.trainer.model).train()
+    projector = nap.Projector(model)
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": 1e-4},
+        {"params": [p for p in model.parameters() if p.ndim < 2]},
+    ]
+    optimizer = torch.optim.SGD(groups, lr=1.0, momentum=0.9, nesterov=True)
+    for step in range(A_PASS):
+        pixels, labels = item(run.learnt, step)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.05 * (1 + np.cos(np.pi * (step + 1) / A_PASS))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(prepared(pixels)), labels, label_smoothing=0.1).backward()
+        optimizer.step()
+        projector.project_()
+    run.advance()
+    for (name, expected), found in zip(
+        model.state_dict().items(), run.trainer.model.state_dict().values(), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_run_goes_on_in_the_middle_of_an_epoch_and_reads_only_what_is_left(
+    images: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(TINY, images=images)
+    monkeypatch.setattr(viewing_run, "STRETCH", 2)
+    whole = finished(work(config))
+    for stop in (1, 2, 4):  # after updates 2, 4 and 8 of 12; an epoch has three
+        first, rest = work(config), work(config)
+        rows = [row for _ in range(stop) for row in first.advance()]
+        rest.load_state_dict(copy.deepcopy(first.state_dict()))
+        counted = mock.Mock(wraps=rest.learnt.pictures.encoded)
+        monkeypatch.setattr(rest.learnt.pictures, "encoded", counted)
+        assert rows + finished(rest) == whole
+        assert counted.call_count == 8 * (12 - first.done)
+
+
+def test_a_run_does_not_go_on_with_other_images(images: str) -> None:
+    config = replace(TINY, images=images)
+    state = work(config).state_dict()
+    (Path(images) / "train" / "cat" / "000.JPEG").unlink()
+    with pytest.raises(ValueError, match="not those that this run began with: files were added"):
+        work(config).load_state_dict(state)
+
+
+def test_a_run_reads_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.setenv("NAP_DATA", str(tmp_path / "home"))
+    write_shards(tmp_path / "hub")
+    rows = finished(work(replace(TINY, images=str(tmp_path / "hub"), batch_size=4, epochs=10)))
+    assert rows[-1]["data"] == "hub (3 classes, 12 + 4 images)"
+    assert rows[-1]["loss"] < rows[0]["loss"]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_broken_image_ends_the_run_and_says_which(images: str, workers: int) -> None:
+    path = Path(images) / "train" / "owl" / "003.PNG"
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(BrokenImage) as caught:
+        finished(work(replace(TINY, images=images), workers=workers))
+    assert str(caught.value).startswith(f"{path} cannot be read as an image")
+    assert "Traceback" not in str(caught.value)
+
+
+def test_an_update_that_is_not_finite_is_not_made(images: str) -> None:
+    run = work(replace(TINY, images=images))
+    with torch.no_grad():
+        run.trainer.model.get_parameter("head.weight")[0, 0] = torch.nan
+    with pytest.raises(NotFinite, match="the loss is not finite at update 1"):
+        run.advance()
+    assert all(p.isfinite().all() or p.ndim == 2 for p in run.trainer.parameters)
+
+
+def test_settings_and_data_that_do_not_fit_are_refused(images: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for change, message in (
+        ({"blocks": ()}, "blocks is"),
+        ({"resize": 4}, "resize"),
+        ({"warm_up": 99.0}, "warm_up"),
+        ({"smallest": 0.0}, "smallest"),
+        ({"data": "digits", "images": "x"}, "add --data imagenet, or leave --images out"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            replace(TINY, **change)
+    with pytest.raises(ValueError, match=r"a batch of 31, but images .* has 30 images"):
+        work(replace(TINY, images=images, batch_size=31))
+    monkeypatch.setenv("NAP_WORKERS", "many")
+    with pytest.raises(ValueError, match="NAP_WORKERS=many"):
+        workers_for(CPU)
+    monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 2), sharing="fsdp"))
+    with pytest.raises(ValueError, match=r"has a copy of this network \(ddp\).*choose ddp"):
+        work(replace(TINY, images=images))
+    monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 3)))
+    with pytest.raises(ValueError, match="batch_size is 8, which 3 processes cannot share"):
+        work(replace(TINY, images=images))
+
+
+def test_the_papers_settings_ask_for_the_papers_network() -> None:
+    assert [run.name for run in EXPERIMENT.runs(PAPER)][::3] == [
+        "baseline-seed-0",
+        "norm-only-seed-0",
+        "nap-seed-0",
+    ]
+    with torch.device("meta"):
+        network = PAPER.make(1000)()
+        assert network(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
+    a_pass = 1_281_167 // 256
+    rates = [PAPER.rate(step, a_pass) for step in (0, 5 * a_pass - 1, 90 * a_pass - 1)]
+    assert rates == pytest.approx([0.1 / (5 * a_pass), 0.1, 0.0])
+
+
+def test_the_command_runs_it_and_says_where_images_should_be(
+    images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NAP_DATA", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "run",
+        "table1-imagenet",
+        "--data",
+        "imagenet",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "8",
+        "--seeds",
+        "1",
+    ]
+    assert main(words) == 2
+    assert f"there are no images in {tmp_path / 'home' / 'imagenet'}" in capsys.readouterr().err
+    assert main([*words, "--images", images, "--out", "there"]) == 0
+    rows = row_files.read("there")
+    assert {row["arm"] for row in rows} == {"baseline", "norm only", "NaP"}
+
+
+# several processes
+
+
+def assert_alike(found: list[Row], expected: list[Row]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        numbers = {key: value for key, value in other.items() if not isinstance(value, str)}
+        assert {key: one[key] for key in numbers} == pytest.approx(numbers, rel=1e-4, abs=1e-9)
+
+
+def learn(config: Viewing) -> Row:
+    run = work(config)
+    rows = run.advance()
+    state = copy.deepcopy(run.state_dict())
+    rows += finished(run)
+    return {"rows": rows, "state": state, "buffers": [b.clone() for b in run.trainer.model.buffers()]}
+
+
+def everything(crew: Crew, plain: Viewing, normed: Viewing, state: Row) -> Row:
+    viewing_run.STRETCH = 4
+    rest = work(plain)
+    rest.load_state_dict(state)
+    return {"plain": learn(plain), "rest": finished(rest), "normed": learn(normed)}
+
+
+@pytest.mark.slow
+def test_two_processes_compute_what_one_does(
+    images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for BatchNorm, whose statistics are those of each process's share."""
+    monkeypatch.setattr(viewing_run, "STRETCH", 4)
+    normed = replace(TINY, images=images)
+    plain = Plain(**vars(normed))
+    alone = learn(plain)
+    both_of = both(everything, tmp_path / "crew", plain, normed, alone["state"])
+    for found in both_of:
+        assert_alike(found["plain"]["rows"], alone["rows"])
+        assert_alike(found["rest"], alone["rows"])
+    one, other = both_of
+    assert one["normed"]["rows"] == other["normed"]["rows"]
+    for a, b in zip(one["normed"]["buffers"], other["normed"]["buffers"], strict=True):
+        assert torch.equal(a, b), "both are judged with the statistics of the first"
+    back = work(plain)
+    back.load_state_dict(one["plain"]["state"])
+    assert_alike(finished(back), alone["rows"])

@@ -1,0 +1,163 @@
+"""Image classifiers: crops against a slow reference, a pass against a loop by hand, kills and resumes."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nap
+from nap.lab.data.images import load
+from nap.lab.data.splits import split
+from nap.lab.data.streams import batches
+from nap.lab.models.vgg import vgg
+from nap.lab.runs.work import NotFinite
+from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.vision.augment import Crops
+from nap.lab.vision.run import VisionRun, VisionWork
+from nap.lab.vision.settings import Seeing
+
+CPU = torch.device("cpu")
+TINY = Seeing(
+    data="digits", channels=(4, 0, 8, 0), hidden=(16,), batch_size=400, steps=8, every=2, crop=1, flip=False
+)  # 1,438 images: three updates a pass
+
+
+def work(arm: VisionArm = NAP, config: Seeing = TINY) -> VisionWork:
+    return VisionWork(VisionRun(arm, config, 0, {"experiment": "x"}), CPU)
+
+
+def finished(run: VisionWork) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    while run.done < run.total:
+        rows += run.advance()
+    return rows
+
+
+@settings(deadline=None)
+@given(st.integers(0, 4), st.integers(0, 4), st.booleans(), st.integers(0, 2))
+def test_a_crop_is_what_one_cuts_out_by_hand(top: int, left: int, mirrored: bool, number: int) -> None:
+    pixels = torch.arange(3 * 2 * 5 * 6, dtype=torch.uint8).view(3, 2, 5, 6)
+    mean, std = torch.tensor([3.0, 70.0]), torch.tensor([2.0, 5.0])
+    crops = Crops.of(pixels, mean, std, edge=2)
+    places = (torch.tensor([number]), torch.tensor([top]), torch.tensor([left]), torch.tensor([mirrored]))
+    found = crops.at(*places)[0]
+    for y in range(5):
+        for x in range(6):
+            row, column = y + top - 2, (5 - x if mirrored else x) + left - 2
+            inside = 0 <= row < 5 and 0 <= column < 6
+            value = pixels[number, :, row, column].float() if inside else torch.zeros(2)
+            torch.testing.assert_close(found[:, y, x], (value - mean) / std)
+
+
+def test_crops_use_every_place_and_plain_ones_the_middle() -> None:
+    pixels = torch.randint(256, (1, 1, 4, 4), dtype=torch.uint8)
+    crops = Crops.of(pixels, torch.zeros(1), torch.ones(1), edge=2)
+    many = crops.drawn(torch.zeros(2000, dtype=torch.int64), torch.Generator().manual_seed(0))
+    assert len({tuple(crop.flatten().tolist()) for crop in many}) == 5 * 5 * 2
+    torch.testing.assert_close(crops.plain(torch.tensor([0]))[0], pixels[0].float())
+    assert many.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda arm: arm.name)
+def test_a_pass_is_what_one_does_by_hand(arm: VisionArm) -> None:
+    """PyTorch's plain SGD with Nesterov's momentum, and a projection after each step."""
+    run = work(arm)
+    model = copy.deepcopy(run.trainer.model)
+    projector = nap.Projector(model) if arm.project else None
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": 5e-4},
+        {"params": [p for p in model.parameters() if p.ndim < 2]},
+    ]
+    optimizer = torch.optim.SGD(groups, lr=0.025, momentum=0.9, nesterov=True)
+    generator = torch.Generator().manual_seed(run._number())
+    right = 0
+    for index in batches(0, 1, 0, count=1438, batch_size=400):
+        labels = run.trainer.labels[index]
+        logits = model(run.trainer.images.drawn(index, generator))
+        optimizer.zero_grad()
+        F.cross_entropy(logits, labels).backward()
+        optimizer.step()
+        right += int((logits.argmax(1) == labels).sum())
+        if projector is not None:
+            projector.project_()
+    run.advance()
+    for (name, expected), found in zip(
+        model.state_dict().items(), run.trainer.model.state_dict().values(), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=name)
+    assert run.trainer.read(1200)["accuracy"] == pytest.approx(right / 1200)
+
+
+def test_a_run_goes_on_after_any_pass_as_if_nothing_had_happened() -> None:
+    whole = finished(work())
+    for stop in (1, 2):
+        first, rest = work(), work()
+        rows = [row for _ in range(stop) for row in first.advance()]
+        rest.load_state_dict(copy.deepcopy(first.state_dict()))
+        assert rows + finished(rest) == whole
+
+
+def test_rows_come_every_so_many_passes_and_at_the_end() -> None:
+    run = work()
+    rows = finished(run)
+    assert [row["step"] for row in rows] == [6, 8]
+    assert run.total == 3
+    assert rows[-1]["learning_rate"] == pytest.approx(0.025 / 100)
+    needed = {"arm", "seed", "experiment", "loss", "accuracy", "test_accuracy", "test_loss", "parameter_norm"}
+    assert needed <= rows[0].keys()
+    assert rows[0]["effective_rate"] > 0
+    assert "effective_rate" in finished(work(NORM_ONLY))[0]
+
+
+def test_training_is_judged_on_other_images() -> None:
+    train, test = split("digits")
+    assert len(train) + len(test) == len(load("digits"))
+    assert torch.equal(torch.cat([train.pixels, test.pixels]), load("digits").pixels)
+
+
+def test_it_learns_and_projected_weights_keep_their_norms() -> None:
+    config = replace(TINY, batch_size=32, steps=132, decays=())
+    run = work(NAP, config)
+    before = {n: p.detach().norm().item() for n, p in run.trainer.model.named_parameters() if p.ndim >= 2}
+    rows = finished(run)
+    assert rows[-1]["test_accuracy"] > 0.7
+    for name, parameter in run.trainer.model.named_parameters():
+        if parameter.ndim >= 2:
+            assert parameter.detach().norm().item() == pytest.approx(before[name], rel=1e-5), name
+
+
+def test_an_update_that_is_not_finite_is_not_made() -> None:
+    run = work(config=replace(TINY, every=1))
+    with torch.no_grad():
+        run.trainer.model.get_parameter("head.weight")[0, 0] = torch.nan
+    before = [p.detach().clone() for p in run.trainer.parameters]
+    with pytest.raises(NotFinite, match="the loss is not finite at update 1"):
+        run.advance()
+    assert all(
+        torch.equal(a, b) or a.isnan().any() for a, b in zip(run.trainer.parameters, before, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"decays": (0.7, 0.5)}, "rising shares"),
+        ({"decays": (0.5, 1.5)}, "rising shares"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"learning_rate": -1.0}, "learning_rate"),
+    ],
+)
+def test_bad_settings_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **change)
+    with pytest.raises(ValueError, match="too small for 4 poolings"):
+        vgg((1, 8, 8), 10, channels=(4, 0, 4, 0, 4, 0, 4, 0))
+    with pytest.raises(ValueError, match="has 1438 images"):
+        work(config=replace(TINY, batch_size=1500))

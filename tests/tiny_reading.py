@@ -1,0 +1,42 @@
+"""A small transformer that reads, for tests of `nap run` under torchrun; run as a program it is `nap`."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+from nap.lab.experiments.experiment import MODULES, Experiment, Run
+from nap.lab.sequences.arms import NAP
+from nap.lab.sequences.language import Reading, ReadingWork
+from nap.lab.sequences.run import SequenceRun
+
+SMALL = Reading(
+    blocks=2, heads=2, width=16, tokenizer="bytes", length=16, batch_size=8, parts=2, steps=7, every=3,
+    warm_up=2, learning_rate=1e-2, clip=0.3, judged=12, seeds=1,
+)  # fmt: skip
+
+
+def runs(config: Reading) -> list[Run]:
+    """A run for each seed."""
+    whats: list[Any] = [
+        SequenceRun(NAP, config, seed, {"experiment": "tiny-reading"}) for seed in range(config.seeds)
+    ]
+    return [Run(f"seed-{what.seed}", what, partial(ReadingWork, what), spreads=True) for what in whats]
+
+
+EXPERIMENT = Experiment(
+    name="tiny-reading",
+    title="reading",
+    shows="One can read.",
+    scales={"demo": SMALL},
+    runs=runs,
+    needs={"demo": ""},
+    folder="tiny-reading",
+)
+
+if __name__ == "__main__":
+    from nap.lab.cli import main
+
+    MODULES["tiny-reading"], MODULES["tiny"] = "tiny_reading", "tiny_experiment"
+    sys.exit(main())
