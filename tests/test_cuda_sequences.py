@@ -55,6 +55,7 @@ def test_projected_weights_keep_their_norms_in_bfloat16() -> None:
     assert after == pytest.approx(before, rel=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 def test_an_update_never_waits_for_the_device() -> None:
     one = trainer(NAP, "cuda", half=True)
     strings = STRINGS.to("cuda")
