@@ -45,5 +45,5 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'Setting up $(VENV): a minute or two, once'
-	$(INSTALL) -e '.[lab,rainbow,language,imagenet,zoo,dev]'
+	$(INSTALL) -e '.[lab,rainbow,language,imagenet,zoo,integrations,dev]'
 	@touch $@

@@ -31,7 +31,8 @@ ROOMS = {  # room of the lab → rooms that it may reach, besides itself
     "claims": {"rows", "scores"},
     "report": {"rows", "claims", "scores"},
 }
-KERNELS = {"nap.norms.fused", "nap.projection.fused"}  # files that need Triton, which comes with torch on Linux; optional
+# files that need Triton, which comes with torch on Linux; optional
+KERNELS = {"nap.norms.fused", "nap.projection.fused"}
 LIBRARY_NEEDS = {"torch", "numpy", "nap", *sys.stdlib_module_names}
 
 

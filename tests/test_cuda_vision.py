@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.vision.run import VisionRun, VisionWork
+from nap.lab.vision.run import VisionWork
 from nap.lab.vision.settings import Seeing
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -19,7 +20,7 @@ TINY = Seeing(
 
 
 def work(arm: VisionArm, **options: Any) -> VisionWork:
-    return VisionWork(VisionRun(arm, TINY, 0), torch.device("cuda"), **options)
+    return VisionWork(NetworkRun(arm, TINY, 0), torch.device("cuda"), **options)
 
 
 def finished(run: VisionWork) -> list[dict[str, Any]]:

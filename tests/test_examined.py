@@ -17,7 +17,7 @@ from nap.lab.data.store import DataMissing
 from nap.lab.data.text import Bytes
 from nap.lab.sequences.arms import NAP
 from nap.lab.sequences.examined import HELD_OUT, Examined, ExaminedWork, exam
-from nap.lab.sequences.run import SequenceRun
+from nap.lab.training.network_run import NetworkRun
 
 TINY: dict[str, Any] = {
     "blocks": 1, "heads": 2, "width": 16, "tokenizer": "bytes", "length": 32, "batch_size": 8,
@@ -39,7 +39,7 @@ def written(path: Path, lines: list[dict[str, Any]]) -> Path:
 
 def work(*exams: str, **changes: Any) -> ExaminedWork:
     settings = Examined(**TINY | changes, exams=exams)
-    return ExaminedWork(SequenceRun(NAP, settings, 0, {"experiment": "x"}), torch.device("cpu"))
+    return ExaminedWork(NetworkRun(NAP, settings, 0, {"experiment": "x"}), torch.device("cpu"))
 
 
 def finished(run: ExaminedWork) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import torch
 from nap.lab.data.corpus import HELD_OUT, load, texts
 from nap.lab.sequences.arms import BASELINE, NAP, NORM_ONLY, decayed
 from nap.lab.sequences.language import Reading, ReadingWork
-from nap.lab.sequences.run import SequenceRun
+from nap.lab.training.network_run import NetworkRun
 
 CPU = torch.device("cpu")
 SMALL = Reading(
@@ -36,7 +36,7 @@ def book(tmp_path: Path) -> str:
 
 
 def work(arm: Any = NAP, config: Reading = SMALL, **options: Any) -> ReadingWork:
-    return ReadingWork(SequenceRun(arm, config, 0, {"experiment": "x"}), CPU, **options)
+    return ReadingWork(NetworkRun(arm, config, 0, {"experiment": "x"}), CPU, **options)
 
 
 def finished(work: ReadingWork) -> list[dict[str, Any]]:

@@ -86,7 +86,8 @@ def test_our_own_passes_give_the_same(
     gradients = torch.autograd.grad(found, (x, *parameters), dy)
     wide = [part.detach().double().requires_grad_() for part in (x, *parameters)]
     expected = by_torch(wide[0], wide[1:], relu)
-    close: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-4}
+    exact = dtype == torch.float64
+    close: dict[str, Any] = {"rtol": 1e-9 if exact else 1e-4, "atol": 1e-9 if exact else 2e-4}
     assert_close(found.double(), expected, **close)
     for one, other in zip(gradients, torch.autograd.grad(expected, wide, dy.double()), strict=True):
         assert_close(one.double(), other, **close)

@@ -27,9 +27,10 @@ from nap.lab.sequences.arms import (
     SequenceArm,
     decayed,
 )
-from nap.lab.sequences.run import CopyingWork, MemorisingWork, SequenceRun, StringWork
+from nap.lab.sequences.run import CopyingWork, MemorisingWork, StringWork
 from nap.lab.sequences.settings import Copying, Memorising, copies
 from nap.lab.sequences.trainer import Trainer
+from nap.lab.training.network_run import NetworkRun
 
 CPU = torch.device("cpu")
 NET: dict[str, Any] = {"blocks": 1, "heads": 2, "width": 16, "vocabulary": 8, "batch_size": 8}
@@ -40,7 +41,7 @@ ARMS = [BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE, PROJECTION_ONLY, decayed(0.1)]
 
 def work(arm: SequenceArm = NAP, config: Any = MEMORISING, seed: int = 0, **options: Any) -> StringWork:
     kind = MemorisingWork if isinstance(config, Memorising) else CopyingWork
-    return kind(SequenceRun(arm, config, seed, {"experiment": "x"}), CPU, **options)
+    return kind(NetworkRun(arm, config, seed, {"experiment": "x"}), CPU, **options)
 
 
 def finished(work: StringWork) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from nap.lab.runs.crew import Crew, CrewLost
 from nap.lab.runs.work import NotFinite
 from nap.lab.sequences.arms import NAP
 from nap.lab.sequences.language import Reading, ReadingWork
-from nap.lab.sequences.run import SequenceRun
+from nap.lab.training.network_run import NetworkRun
 from tiny_reading import SMALL
 
 TESTS = Path(__file__).parent
@@ -44,7 +44,7 @@ def _data_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def work(config: Reading = SMALL) -> ReadingWork:
-    return ReadingWork(SequenceRun(NAP, config, 0, {}), CPU)
+    return ReadingWork(NetworkRun(NAP, config, 0, {}), CPU)
 
 
 def finished(work: ReadingWork) -> list[Row]:

@@ -27,11 +27,11 @@ from nap.lab.models.vgg import vgg
 from nap.lab.runs import crew as crews
 from nap.lab.runs.crew import Crew
 from nap.lab.runs.work import NotFinite
+from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision import viewing_run
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.vision.loading import Batch, Judged, Learnt, batches_of, loader, workers_for
 from nap.lab.vision.looks import Looks, middle_box, random_box
-from nap.lab.vision.run import VisionRun
 from nap.lab.vision.viewing import Viewing
 from nap.lab.vision.viewing_run import ViewingWork, prepared
 from small_pictures import write_folders, write_shards
@@ -58,7 +58,7 @@ def images(tmp_path: Path) -> str:
 
 
 def work(config: Viewing, arm: VisionArm = NAP, **options: Any) -> ViewingWork:
-    return ViewingWork(VisionRun(arm, config, 0, {"experiment": "x"}), CPU, **options)
+    return ViewingWork(NetworkRun(arm, config, 0, {"experiment": "x"}), CPU, **options)
 
 
 def finished(run: ViewingWork) -> list[Row]:

@@ -18,9 +18,10 @@ from nap.lab.data.splits import split
 from nap.lab.data.streams import batches
 from nap.lab.models.vgg import vgg
 from nap.lab.runs.work import NotFinite
+from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.vision.augment import Crops
-from nap.lab.vision.run import VisionRun, VisionWork
+from nap.lab.vision.run import VisionWork
 from nap.lab.vision.settings import Seeing
 
 CPU = torch.device("cpu")
@@ -30,7 +31,7 @@ TINY = Seeing(
 
 
 def work(arm: VisionArm = NAP, config: Seeing = TINY) -> VisionWork:
-    return VisionWork(VisionRun(arm, config, 0, {"experiment": "x"}), CPU)
+    return VisionWork(NetworkRun(arm, config, 0, {"experiment": "x"}), CPU)
 
 
 def finished(run: VisionWork) -> list[dict[str, Any]]:

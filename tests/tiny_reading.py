@@ -9,7 +9,7 @@ from typing import Any
 from nap.lab.experiments.experiment import MODULES, Experiment, Run
 from nap.lab.sequences.arms import NAP
 from nap.lab.sequences.language import Reading, ReadingWork
-from nap.lab.sequences.run import SequenceRun
+from nap.lab.training.network_run import NetworkRun
 
 SMALL = Reading(
     blocks=2, heads=2, width=16, tokenizer="bytes", length=16, batch_size=8, parts=2, steps=7, every=3,
@@ -20,7 +20,7 @@ SMALL = Reading(
 def runs(config: Reading) -> list[Run]:
     """A run for each seed."""
     whats: list[Any] = [
-        SequenceRun(NAP, config, seed, {"experiment": "tiny-reading"}) for seed in range(config.seeds)
+        NetworkRun(NAP, config, seed, {"experiment": "tiny-reading"}) for seed in range(config.seeds)
     ]
     return [Run(f"seed-{what.seed}", what, partial(ReadingWork, what), spreads=True) for what in whats]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, get_args
 
 from nap.lab.experiments.arm_runs import slug
 from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.experiments.seeded_runs import seeded_runs
 from nap.lab.sequences.arms import BASELINE, NAP, NAP_NO_SCALE, NORM_ONLY, PROJECTION_ONLY
-from nap.lab.sequences.run import CopyingWork, SequenceRun
+from nap.lab.sequences.run import CopyingWork
 from nap.lab.sequences.settings import Copying, Network, Training, copies
 
 ARMS = (BASELINE, PROJECTION_ONLY, NORM_ONLY, NAP, NAP_NO_SCALE)
@@ -44,18 +44,12 @@ class Induction(Network, Training):
 
 def runs(config: Induction) -> list[Run]:
     """A run for each form, arm and seed."""
-    return [
-        Run(
-            f"{slug(form)}-{slug(arm.name)}-seed-{seed}",
-            what,
-            partial(CopyingWork, what),
-        )
-        for form in config.forms
-        for arm in ARMS
-        if arm.name in config.arms
-        for seed in range(config.seeds)
-        for what in [SequenceRun(arm, config.copying(form), seed, {"experiment": "induction", "form": form})]
-    ]
+    arms = [arm for arm in ARMS if arm.name in config.arms]
+    found: list[Run] = []
+    for form in config.forms:
+        tags = {"experiment": "induction", "form": form}
+        found += seeded_runs(config, arms, config.copying(form), CopyingWork, tags, prefix=f"{slug(form)}-")
+    return found
 
 
 # "The networks are small enough that normalization is not critical": arms without norms have none at all.

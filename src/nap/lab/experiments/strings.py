@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, get_args
 
-from nap.lab.experiments.arm_runs import slug
 from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
 from nap.lab.sequences.arms import BASELINE, NAP, NAP_NO_SCALE, NORM_ONLY, decayed
-from nap.lab.sequences.run import MemorisingWork, SequenceRun
+from nap.lab.sequences.run import MemorisingWork
 from nap.lab.sequences.settings import Memorising
 from nap.methods.contract import check_range as check
 
@@ -35,14 +34,8 @@ class Strings(Memorising):
 def runs(config: Strings) -> list[Run]:
     """A run for each arm and seed."""
     arms = [arm for arm in ARMS if arm.name in config.arms] + [decayed(d) for d in config.weight_decays]
-    settings = Memorising(**{name: getattr(config, name) for name in Memorising.__dataclass_fields__})
     tags = {"experiment": "strings", "chance": 1 / config.vocabulary}
-    return [
-        Run(f"{slug(arm.name)}-seed-{seed}", what, partial(MemorisingWork, what))
-        for arm in arms
-        for seed in range(config.seeds)
-        for what in [SequenceRun(arm, settings, seed, tags)]
-    ]
+    return seeded_runs(config, arms, settings_of(config, Memorising), MemorisingWork, tags)
 
 
 PAPER = Strings()

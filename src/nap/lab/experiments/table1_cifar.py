@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, get_args
 
-from nap.lab.experiments.arm_runs import slug
 from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY
-from nap.lab.vision.run import VisionRun, VisionWork
+from nap.lab.vision.run import VisionWork
 from nap.lab.vision.settings import Seeing
 
 ARMS = (BASELINE, NORM_ONLY, NAP)
@@ -26,15 +25,11 @@ class Cifar(Seeing):
 
 def runs(config: Cifar) -> list[Run]:
     """A run for each arm and seed."""
-    shared = {name: getattr(config, name) for name in Seeing.__dataclass_fields__}
-    tags = {"experiment": "table1-cifar", "data": config.data}
-    return [
-        Run(f"{slug(arm.name)}-seed-{seed}", what, partial(VisionWork, what))
-        for arm in ARMS
-        if arm.name in config.arms
-        for seed in range(config.seeds)
-        for what in [VisionRun(arm, Seeing(**shared), seed, tags)]
-    ]
+    arms, tags = (
+        [arm for arm in ARMS if arm.name in config.arms],
+        {"experiment": "table1-cifar", "data": config.data},
+    )
+    return seeded_runs(config, arms, settings_of(config, Seeing), VisionWork, tags)
 
 
 PAPER = Cifar()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, get_args
 
-from nap.lab.experiments.arm_runs import slug
 from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY
-from nap.lab.vision.run import VisionRun
 from nap.lab.vision.viewing import Viewing
 from nap.lab.vision.viewing_run import ViewingWork
 
@@ -27,14 +25,9 @@ class ImageNet(Viewing):
 
 def runs(config: ImageNet) -> list[Run]:
     """A run for each arm and seed."""
-    shared = {name: getattr(config, name) for name in Viewing.__dataclass_fields__}
-    return [
-        Run(f"{slug(arm.name)}-seed-{seed}", what, partial(ViewingWork, what), spreads=True)
-        for arm in ARMS
-        if arm.name in config.arms
-        for seed in range(config.seeds)
-        for what in [VisionRun(arm, Viewing(**shared), seed, {"experiment": "table1-imagenet"})]
-    ]
+    arms = [arm for arm in ARMS if arm.name in config.arms]
+    tags = {"experiment": "table1-imagenet"}
+    return seeded_runs(config, arms, settings_of(config, Viewing), ViewingWork, tags, spreads=True)
 
 
 PAPER = ImageNet()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, get_args
 
-from nap.lab.experiments.arm_runs import slug
 from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
 from nap.lab.sequences.arms import BASELINE, NAP, NORM_ONLY
 from nap.lab.sequences.examined import Examined, ExaminedWork
-from nap.lab.sequences.run import SequenceRun
 
 ARMS = (BASELINE, NORM_ONLY, NAP)
 ArmName = Literal["baseline", "norm only", "NaP"]
@@ -27,14 +25,9 @@ class Language(Examined):
 
 def runs(config: Language) -> list[Run]:
     """A run for each arm and seed."""
-    shared = {name: getattr(config, name) for name in Examined.__dataclass_fields__}
-    return [
-        Run(f"{slug(arm.name)}-seed-{seed}", what, partial(ExaminedWork, what), spreads=True)
-        for arm in ARMS
-        if arm.name in config.arms
-        for seed in range(config.seeds)
-        for what in [SequenceRun(arm, Examined(**shared), seed, {"experiment": "table1-language"})]
-    ]
+    arms = [arm for arm in ARMS if arm.name in config.arms]
+    tags = {"experiment": "table1-language"}
+    return seeded_runs(config, arms, settings_of(config, Examined), ExaminedWork, tags, spreads=True)
 
 
 PAPER = Language(

@@ -14,8 +14,8 @@ from nap.lab.data.questions import KINDS, Question, read
 from nap.lab.data.text import Coder
 from nap.lab.data.tokens import Windows
 from nap.lab.sequences.language import Reading, ReadingWork
-from nap.lab.sequences.run import SequenceRun
 from nap.lab.sequences.scoring import answers, summary
+from nap.lab.training.network_run import NetworkRun
 from nap.methods.contract import check_range as check
 
 Row = dict[str, Any]
@@ -40,7 +40,7 @@ class Examined(Reading):
 class ExaminedWork(ReadingWork):
     """The `Work` of one network. The last stretch ends with a row for each exam, of kind "exam"."""
 
-    def __init__(self, what: SequenceRun, device: torch.device, **options: Any):
+    def __init__(self, what: NetworkRun, device: torch.device, **options: Any):
         super().__init__(what, device, **options)
         settings: Examined = what.settings
         self._exams: dict[str, Exam] = {HELD_OUT: self.valid}

@@ -10,10 +10,10 @@ import torch
 from nap.lab.data.corpus import load
 from nap.lab.data.tokens import Windows
 from nap.lab.runs.crew import here
-from nap.lab.sequences.run import SequenceRun
 from nap.lab.sequences.settings import Network
-from nap.lab.sequences.spread import spread_over
 from nap.lab.sequences.trainer import Trainer
+from nap.lab.training.network_run import NetworkRun
+from nap.lab.training.spread import spread_over
 from nap.methods.contract import check_range as check
 from nap.schedules import warmup_cosine_value
 
@@ -96,7 +96,7 @@ class ReadingWork:
     unit = "updates"
     steps_per_unit = 1
 
-    def __init__(self, what: SequenceRun, device: torch.device, *, compile_: bool | None = None):
+    def __init__(self, what: NetworkRun, device: torch.device, *, compile_: bool | None = None):
         self.what, self.device = what, device
         s: Reading = what.settings
         crew = here()

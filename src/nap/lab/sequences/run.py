@@ -7,8 +7,6 @@ happened.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,23 +14,13 @@ from torch import Tensor
 
 from nap.lab.data.streams import batches
 from nap.lab.data.strings import copied_strings, random_strings
-from nap.lab.sequences.arms import SequenceArm
 from nap.lab.sequences.settings import Copying, Memorising
 from nap.lab.sequences.trainer import Parts, Trainer
+from nap.lab.training.network_run import NetworkRun
 
 Row = dict[str, Any]
 UNSEEN = 128  # strings that copying is tested on
 WORTH_COMPILING = 2000  # updates of a run; a guess, not measured yet
-
-
-@dataclass(frozen=True)
-class SequenceRun:
-    """All that determines the rows of one network."""
-
-    arm: SequenceArm
-    settings: Any
-    seed: int
-    tags: Mapping[str, Any] = field(default_factory=dict)  # more fields of each row
 
 
 class StringWork(ABC):
@@ -42,7 +30,7 @@ class StringWork(ABC):
 
     def __init__(
         self,
-        what: SequenceRun,
+        what: NetworkRun,
         device: torch.device,
         *,
         tasks: int,
@@ -115,7 +103,7 @@ class StringWork(ABC):
 class MemorisingWork(StringWork):
     """Random strings, new ones for each task. A row for each task, and ten on the way."""
 
-    def __init__(self, what: SequenceRun, device: torch.device, **options: Any):
+    def __init__(self, what: NetworkRun, device: torch.device, **options: Any):
         settings: Memorising = what.settings
         self._so_far: list[float] = []
         super().__init__(
@@ -156,7 +144,7 @@ class CopyingWork(StringWork):
     strings that training never shows: there nothing can have been learnt by heart.
     """
 
-    def __init__(self, what: SequenceRun, device: torch.device, **options: Any):
+    def __init__(self, what: NetworkRun, device: torch.device, **options: Any):
         s: Copying = what.settings
         parts = {"retrieval": slice(s.prefix + 1, None), "memorisation": slice(s.prefix - 1)}
         super().__init__(what, device, tasks=1, steps=s.steps, stretch=s.every, parts=parts, **options)

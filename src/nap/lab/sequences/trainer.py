@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import nap
 from nap import diagnostics
-from nap.lab.sequences.spread import Alone
+from nap.lab.training.spread import Alone
 from nap.lab.training.watch import Watch
 from nap.weights import Role
 

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 import nap
 from nap import diagnostics
-from nap.lab.training.graph import compiled
+from nap.lab.training.spread import Alone
 from nap.lab.training.watch import Watch
-from nap.lab.vision.sharing import Sharing
 from nap.weights import Role
 
 WORTH_COMPILING = 20_000  # updates of a run; a guess, not measured yet
@@ -38,7 +37,7 @@ class Classifier:
 
     Args:
         half: products in bfloat16.
-        sharing: with the other processes, each of which makes the same calls with its share of the images.
+        spread: over processes, each of which makes the same calls with its share of the images.
     """
 
     def __init__(
@@ -49,11 +48,11 @@ class Classifier:
         *,
         half: bool = False,
         compile_: bool = False,
-        sharing: Sharing | None = None,
+        spread: Alone | None = None,
     ):
         self.model, self.projector, self.recipe, self.half = model, projector, recipe, half
-        self.sharing = sharing or Sharing()
-        self.net = self.sharing.wrapped(model)  # the model, as it is called to learn
+        self.spread = spread or Alone()
+        self.net = self.spread.wrapped(model, compile_=compile_)  # the model, as it is called to learn
         named = dict(model.named_parameters())
         self.parameters = list(named.values())
         device = self.parameters[0].device
@@ -72,7 +71,7 @@ class Classifier:
         self.optimizer.found_inf = self.watch.broken  # type: ignore[attr-defined]
         if projector is not None:
             projector.attach(self.optimizer)
-        self._loss = compiled(self._learnt_loss) if compile_ else self._learnt_loss
+        self._loss = self.spread.compiled(self._learnt_loss) if compile_ else self._learnt_loss
         self._right = torch.zeros((), dtype=torch.int64, device=device)
 
     def update(self, images: Tensor, labels: Tensor) -> None:
@@ -81,7 +80,7 @@ class Classifier:
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         with torch.no_grad():
-            loss, right = self.sharing.whole(loss.detach(), right)
+            loss, right = self.spread.mean(loss.detach()), self.spread.sum(right)
             gradients = [p.grad for p in self.parameters if p.grad is not None]
             self.watch.note_(loss, torch.stack(torch._foreach_norm(gradients)))
             self._right += right
@@ -106,14 +105,14 @@ class Classifier:
         Several processes are judged on different images, and each gets the numbers of all.
         """
         self.model.eval()
-        self.sharing.alike_(self.model)
+        self.spread.alike_(self.model)
         sums = torch.zeros(3, dtype=torch.float64, device=self.rate.device)  # of loss, right, images
         for images, labels in batches:
             loss, right = self._loss_of(self.model, images, labels, 0.0)
             sums[0] += loss * len(labels)
             sums[1] += right
             sums[2] += len(labels)
-        loss_sum, right_sum, count = self.sharing.sum(sums).tolist()
+        loss_sum, right_sum, count = self.spread.sum(sums).tolist()
         return {"test_loss": loss_sum / count, "test_accuracy": right_sum / count}
 
     def read(self, seen: int) -> dict[str, float]:

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from nap.lab.data.splits import split
 from nap.lab.data.streams import batches
-from nap.lab.vision.arms import VisionArm
+from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision.augment import Crops
 from nap.lab.vision.classifier import WORTH_COMPILING
 from nap.lab.vision.settings import Seeing
 from nap.lab.vision.trainer import Trainer
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class VisionRun:
-    """All that determines the rows of one network."""
-
-    arm: VisionArm
-    settings: Any  # what the experiment is about: `Seeing`, or `Viewing` for images in files
-    seed: int
-    tags: Mapping[str, Any] = field(default_factory=dict)  # more fields of each row
 
 
 class VisionWork:
@@ -36,7 +24,7 @@ class VisionWork:
 
     def __init__(
         self,
-        what: VisionRun,
+        what: NetworkRun,
         device: torch.device,
         *,
         compile_: bool | None = None,
@@ -60,7 +48,7 @@ class VisionWork:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(what.seed)
             model, projector = what.arm.build(s.make(train.pixels.shape[1:], train.classes), example)
-        model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = model.to(device).to(memory_format=torch.channels_last)
         self.trainer = Trainer(
             model,
             projector,

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from nap.lab.data.picture_sets import picture_set
 from nap.lab.runs.crew import here
+from nap.lab.training.network_run import NetworkRun
+from nap.lab.training.spread import spread_over
 from nap.lab.vision.classifier import WORTH_COMPILING, Classifier
 from nap.lab.vision.loading import Batch, Judged, Learnt, batches_of, loader, workers_for
 from nap.lab.vision.looks import Looks
-from nap.lab.vision.run import Row, VisionRun
-from nap.lab.vision.sharing import Sharing
+from nap.lab.vision.run import Row
 from nap.lab.vision.viewing import Viewing
 
 STRETCH = 10  # updates between two looks at signals; torchrun grants 30 seconds to the last ones and the save
@@ -34,7 +35,7 @@ class ViewingWork:
 
     def __init__(
         self,
-        what: VisionRun,
+        what: NetworkRun,
         device: torch.device,
         *,
         compile_: bool | None = None,
@@ -72,14 +73,14 @@ class ViewingWork:
             torch.manual_seed(what.seed)
             example = torch.zeros(2, s.size, s.size, 3, dtype=torch.uint8)
             model, projector = what.arm.build(s.make(found.train.classes), prepared(example))
-        model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = model.to(device).to(memory_format=torch.channels_last)
         self.trainer = Classifier(
             model,
             projector,
             s,
             half=cuda,
             compile_=(cuda and self.total >= WORTH_COMPILING) if compile_ is None else compile_,
-            sharing=Sharing(crew),
+            spread=spread_over(crew),
         )
 
     def advance(self) -> list[Row]:

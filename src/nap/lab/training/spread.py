@@ -1,7 +1,8 @@
-"""How processes share a transformer and its batches: one has all, each has a copy, or each has a piece.
+"""How processes share a network and its batches: one has all, each has a copy, or each has a piece.
 
-The numbers are those of one process, but for the order of sums: a batch is the same set of strings, of
-which each process takes an equal share, and losses, norms and states are those of the whole.
+The numbers are those of one process, but for the order of sums: a batch is the same set of examples, of
+which each process takes an equal share, and losses, norms and states are those of the whole. The statistics
+of a BatchNorm alone are those of a process's own share, as is the custom.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ class Alone:
         """The norm of each gradient, as a vector."""
         return torch.stack(torch._foreach_norm(gradients))
 
+    def alike_(self, model: nn.Module) -> None:
+        """What a copy of `model` keeps besides its parameters is what process 0 has."""
+
     def whole(self, tensor: Tensor) -> Tensor:
         """All of a parameter, or of what an optimizer keeps for it, on process 0."""
         return tensor
@@ -88,6 +92,10 @@ class Copies(Alone):
     def sum(self, numbers: Tensor) -> Tensor:
         dist.all_reduce(numbers)
         return numbers
+
+    def alike_(self, model: nn.Module) -> None:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)
 
 
 class Pieces(Alone):
