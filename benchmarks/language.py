@@ -45,7 +45,7 @@ def trainer(arm: SequenceArm, options: argparse.Namespace) -> tuple[Trainer, flo
     example = torch.zeros(1, 8, dtype=torch.int64)
     model, projector = arm.build(make, example)
     work = floating_point_operations(make(), options.batch, options.length)
-    cuda = options.device == "cuda"
+    cuda = torch.device(options.device).type == "cuda"
     return Trainer(
         model.to(options.device),
         projector,
@@ -60,7 +60,7 @@ def trainer(arm: SequenceArm, options: argparse.Namespace) -> tuple[Trainer, flo
 
 def seconds(one: Trainer, strings: torch.Tensor, options: argparse.Namespace) -> float:
     """Of one step, mean over a few."""
-    wait = torch.cuda.synchronize if options.device == "cuda" else (lambda: None)
+    wait = torch.cuda.synchronize if torch.device(options.device).type == "cuda" else (lambda: None)
     wait()
     began = time.perf_counter()
     for _ in range(options.steps):
@@ -98,7 +98,7 @@ def main() -> None:
     for _ in range(options.turns):
         for name, (one, _) in trainers.items():
             times[name].append(seconds(one, strings, options))
-    where = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    where = torch.cuda.get_device_name() if torch.device(options.device).type == "cuda" else "cpu"
     size = sum(p.numel() for p in trainers[BASELINE.name][0].parameters)
     tokens = options.batch * options.length
     print(f"{where}, torch {torch.__version__}, {size / 1e6:.0f}M parameters, {tokens:,} tokens a step")
@@ -119,7 +119,7 @@ def main() -> None:
             f"{row['TFLOP/s']:6.1f} TFLOP/s ({100 * row['peak']:4.1f} % of peak)  "
             f"{100 * row['over baseline']:+5.1f} %"
         )
-    if options.device == "cuda":
+    if torch.device(options.device).type == "cuda":
         print(f"memory: {torch.cuda.max_memory_allocated() / 1e9:.1f} GB with all three arms on the device")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))

@@ -59,7 +59,7 @@ def trainer(arm: VisionArm, options: argparse.Namespace) -> Trainer:
 def seconds(one: Trainer, options: argparse.Namespace) -> float:
     """Of one step, mean over a few."""
     order = torch.arange(options.batch * options.steps, device=options.device).view(options.steps, -1)
-    wait = torch.cuda.synchronize if options.device == "cuda" else (lambda: None)
+    wait = torch.cuda.synchronize if torch.device(options.device).type == "cuda" else (lambda: None)
     wait()
     began = time.perf_counter()
     one.learn(order, 0, lambda step: 1e-3, 0)
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5, help="turns of each arm; the median counts")
     parser.add_argument("--json", type=Path, help="write the rows here")
     options = parser.parse_args()
-    if options.device == "cuda":
+    if torch.device(options.device).type == "cuda":
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
 
@@ -94,7 +94,7 @@ def main() -> None:
     for _ in range(options.turns):
         for name, one in trainers.items():
             times[name].append(seconds(one, options))
-    where = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    where = torch.cuda.get_device_name() if torch.device(options.device).type == "cuda" else "cpu"
     print(f"{where}, torch {torch.__version__}, {options.net}, batch {options.batch}")
     first, rows = statistics.median(times[options.arms[0]]), []
     for name, found in times.items():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nap.norms import moments
 from nap.norms.norm import Norm
@@ -94,12 +97,69 @@ def test_our_own_passes_give_the_same(
     assert found.stride() == x.stride()
 
 
-def test_gradients_of_gradients_come_from_plain_operations() -> None:
+@pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True)], ids=str)
+def test_gradients_of_gradients_come_from_plain_operations(needs: tuple[bool, bool]) -> None:
+    fused = pytest.importorskip("nap.norms.fused", reason="needs Triton", exc_type=ImportError)
+    x = torch.randn(2, 3, 2, 2, dtype=torch.float64, device=DEVICE, requires_grad=needs[0])
+    scale = torch.randn(3, dtype=torch.float64, device=DEVICE, requires_grad=needs[1])
+    assert torch.autograd.gradcheck(lambda *args: fused.by_moments(args[0], layer, args[1]), (x, scale))
+    assert torch.autograd.gradgradcheck(lambda *args: fused.by_moments(args[0], layer, args[1]), (x, scale))
+
+
+class FunctionWatcher(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class DispatchWatcher(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def test_who_watches_or_transforms_operations_sees_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = pytest.importorskip("nap.norms.fused", reason="needs Triton", exc_type=ImportError)
+    monkeypatch.setattr(fused, "works", lambda device: True)
+    seen: list[bool] = []
+
+    def look(x: Tensor) -> Tensor:
+        seen.append(fused.fits(x))
+        return 2 * x
+
+    x = torch.randn(2, 3, 4, 4, device=DEVICE)
+    look(x)
+    look(x.contiguous(memory_format=torch.channels_last))
+    assert seen == [True, True]
+    torch.func.vmap(look)(x[:, None])
+    torch.func.grad(lambda x: look(x).sum())(x)
+    torch.func.jvp(look, (x,), (x,))
+    with torch.autograd.forward_ad.dual_level():
+        look(x)
+    with FunctionWatcher():
+        look(x)
+    with DispatchWatcher():
+        look(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.trace(look, x, check_trace=False)
+    look(x[:, :, ::2])
+    look(x[:, 0, 0])
+    look(x[:0])
+    look(x.int())
+    assert not any(seen[2:])
+
+
+def test_a_batch_of_gradients_at_once() -> None:
     fused = pytest.importorskip("nap.norms.fused", reason="needs Triton", exc_type=ImportError)
     x = torch.randn(2, 3, 2, 2, dtype=torch.float64, device=DEVICE, requires_grad=True)
     scale = torch.randn(3, dtype=torch.float64, device=DEVICE, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *args: fused.by_moments(args[0], layer, args[1]), (x, scale))
-    assert torch.autograd.gradgradcheck(lambda *args: fused.by_moments(args[0], layer, args[1]), (x, scale))
+    y = fused.by_moments(x, layer, scale)
+    many = torch.randn(4, *y.shape, dtype=torch.float64, device=DEVICE)
+    found = torch.autograd.grad(y, (x, scale), many, is_grads_batched=True, retain_graph=True)
+    for i, one in enumerate(many):
+        for part, expected in zip(
+            found, torch.autograd.grad(y, (x, scale), one, retain_graph=True), strict=True
+        ):
+            assert_close(part[i], expected)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -99,7 +100,6 @@ def test_random_parts_have_the_areas_shapes_and_places_that_they_should() -> Non
         np.testing.assert_allclose(
             np.quantile(place[always_fit] / room[always_fit], quantiles), quantiles, atol=0.05
         )
-    assert 0.9 < np.mean(share[share > 0.5] > 0.5) <= 1
     assert np.mean(always_fit) > 0.42 / 0.92, "large ones are left out more often"
 
 
@@ -129,10 +129,13 @@ def test_a_batch_depends_on_its_number_alone_whoever_makes_it(images: str) -> No
     looks = Looks(3, size=8, resize=8, smallest=0.2, flip=True)
     learnt = Learnt(train, looks, 8)
     expected = [item(learnt, step) for step in range(2, 9)]
-    found = loader(learnt, range(2, 9), workers=2, pin=False, again=True)
+    found = loader(learnt, range(2, 9), workers=2, pin=False)
     stream = batches_of(found, CPU)
     first = next(stream)
-    for process in found._iterator._workers:  # type: ignore[union-attr]
+    workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    for process in workers:
+        assert process.pid is not None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             os.kill(process.pid, number)
     by_workers = [first, *stream]

@@ -2,14 +2,15 @@
 
 Forward: moments, then apply. Backward: two sums for each sample and channel, then the gradient. What lies
 between, from moments to factor and shift, is small, (N, C), and is left to PyTorch and its autograd: so
-one pair of passes serves every such norm, LayerNorm, LayerNorm followed by BatchNorm, with or without ReLU.
+one pair of passes can serve every such norm, LayerNorm, LayerNorm followed by BatchNorm, with or without
+ReLU. `Norm` uses it for the first alone; what follows a norm is not part of it yet.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import cache
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -55,9 +56,9 @@ def _apply(
     x, y, factor, shift, P, C, xn, xp, xc,
     RELU: tl.constexpr, WIDE: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0)
+    n = tl.program_id(0) // tl.cdiv(P, BP)  # the only axis of a grid that may be long
     c = tl.program_id(1) * BC + tl.arange(0, BC)
-    p = tl.program_id(2) * BP + tl.arange(0, BP)
+    p = tl.program_id(0) % tl.cdiv(P, BP) * BP + tl.arange(0, BP)
     mask = (p < P)[:, None] & (c < C)[None, :]
     at = n * xn + p[:, None] * xp + c[None, :] * xc
     a = tl.load(factor + n * C + c, mask=c < C, other=0.0)
@@ -99,9 +100,9 @@ def _gradient(
     x, dy, dx, mean, factor, shift, level, slope, P, C, xn, xp, xc,
     RELU: tl.constexpr, WIDE: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0)
+    n = tl.program_id(0) // tl.cdiv(P, BP)  # the only axis of a grid that may be long
     c = tl.program_id(1) * BC + tl.arange(0, BC)
-    p = tl.program_id(2) * BP + tl.arange(0, BP)
+    p = tl.program_id(0) % tl.cdiv(P, BP) * BP + tl.arange(0, BP)
     mask = (p < P)[:, None] & (c < C)[None, :]
     at = n * xn + p[:, None] * xp + c[None, :] * xc
     row, inside = n * C + c, c < C
@@ -145,8 +146,8 @@ class _Shape:
         return self.n, self.columns, self.parts
 
     @property
-    def mapping(self) -> tuple[int, int, int]:
-        return self.n, self.columns, triton.cdiv(self.p, self.bp)
+    def mapping(self) -> tuple[int, int]:
+        return self.n * triton.cdiv(self.p, self.bp), self.columns
 
     def partial(self, x: Tensor) -> Tensor:
         return torch.empty(self.n, self.parts, self.c, dtype=self.wide, device=x.device)
@@ -156,9 +157,10 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of each sample's channels, (N, C) each."""
     shape = _Shape(x)
     means, squares = shape.partial(x), shape.partial(x)
-    _moments[shape.reducing](
-        x, means, squares, shape.p, shape.c, shape.length, *shape.strides, **shape.blocks
-    )
+    with _on(x):
+        _moments[shape.reducing](
+            x, means, squares, shape.p, shape.c, shape.length, *shape.strides, **shape.blocks
+        )
     if shape.parts == 1:
         return means.squeeze(1), squares.squeeze(1) / shape.p
     edges = torch.arange(shape.parts + 1, device=x.device) * shape.length
@@ -177,9 +179,10 @@ class _ByMoments(Function):
             affine = coefficients(*small)
         factor, shift = (part.detach().contiguous() for part in affine)
         y = torch.empty_like(x)
-        _apply[shape.mapping](
-            x, y, factor, shift, shape.p, shape.c, *shape.strides, RELU=relu, **shape.blocks
-        )
+        with _on(x):
+            _apply[shape.mapping](
+                x, y, factor, shift, shape.p, shape.c, *shape.strides, RELU=relu, **shape.blocks
+            )
         ctx.save_for_backward(x, *parameters)
         ctx.coefficients, ctx.relu, ctx.small, ctx.affine = coefficients, relu, small, affine
         return y
@@ -187,23 +190,18 @@ class _ByMoments(Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, *parameters = ctx.saved_tensors
-        if torch.is_grad_enabled():  # gradients of gradients are asked for: what autograd knows
-            found = torch.autograd.grad(
-                in_plain_words(x, ctx.coefficients, ctx.relu, *parameters),
-                (x, *parameters),
-                dy,
-                create_graph=True,
-            )
-            return found[0], None, None, *found[1:]
+        if torch.is_grad_enabled() or _watched(dy):  # gradients of gradients, or of a batch of outputs
+            return _plain_gradients(ctx, dy, x, *parameters)
         shape = _Shape(x)
         dy = dy.contiguous(memory_format=_layout(x))
         mean = ctx.small[0].detach()
         factor, shift = (part.detach().contiguous() for part in ctx.affine)
         ones, products = shape.partial(x), shape.partial(x)
-        _sums[shape.reducing](
-            x, dy, mean, factor, shift, ones, products,
-            shape.p, shape.c, shape.length, *shape.strides, RELU=ctx.relu, **shape.blocks,
-        )  # fmt: skip
+        with _on(x):
+            _sums[shape.reducing](
+                x, dy, mean, factor, shift, ones, products,
+                shape.p, shape.c, shape.length, *shape.strides, RELU=ctx.relu, **shape.blocks,
+            )  # fmt: skip
         ones, products = ones.sum(1), products.sum(1)
         # of factor · x + shift: Σ dy · x and Σ dy; then through factor and shift to the moments
         small = torch.autograd.grad(
@@ -212,11 +210,26 @@ class _ByMoments(Function):
         level, slope = (torch.zeros_like(mean) if part is None else part for part in small[:2])
         level, slope = (level / shape.p).contiguous(), (2 * slope / shape.p).contiguous()
         dx = torch.empty_like(x)
-        _gradient[shape.mapping](
-            x, dy, dx, mean, factor, shift, level, slope,
-            shape.p, shape.c, *shape.strides, RELU=ctx.relu, **shape.blocks,
-        )  # fmt: skip
+        with _on(x):
+            _gradient[shape.mapping](
+                x, dy, dx, mean, factor, shift, level, slope,
+                shape.p, shape.c, *shape.strides, RELU=ctx.relu, **shape.blocks,
+            )  # fmt: skip
         return dx, None, None, *small[2:]
+
+
+def _plain_gradients(ctx: Any, dy: Tensor, *inputs: Tensor) -> tuple[Tensor | None, ...]:
+    """What autograd makes of PyTorch's own operations, for the inputs that need a gradient."""
+    again = torch.is_grad_enabled()
+    needed = (ctx.needs_input_grad[0], *ctx.needs_input_grad[3:])
+    with torch.enable_grad():
+        if not again:
+            inputs = tuple(t.detach().requires_grad_(need) for t, need in zip(inputs, needed, strict=True))
+        y = in_plain_words(inputs[0], ctx.coefficients, ctx.relu, *inputs[1:])
+        wanted = [part for part, need in zip(inputs, needed, strict=True) if need]
+        found = iter(torch.autograd.grad(y, wanted, dy, create_graph=again))
+    dx, *rest = (next(found) if need else None for need in needed)
+    return dx, None, None, *rest
 
 
 def by_moments(x: Tensor, coefficients: Coefficients, *parameters: Tensor, relu: bool = False) -> Tensor:
@@ -234,33 +247,63 @@ def fits(x: Tensor) -> bool:
     Under `torch.func`, forward-mode AD, tracing and the like only PyTorch's own operations will do.
     """
     return (
-        type(x) in (Tensor, Parameter)
+        not _watched(x)
         and x.ndim in (3, 4)
         and 0 < x.numel() < 2**31
         and (x.is_contiguous() or (x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)))
         and x.dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
-        and torch.overrides._get_current_function_mode() is None
-        and _get_current_dispatch_mode() is None
         and works(x.device)
     )
 
 
-@cache
-def works(device: torch.device) -> bool:
-    """Whether kernels can be made for this GPU: it takes a C compiler, and not too old a card. Tried once."""
-    x = torch.ones(1, 2, 2, 2, device=device)
+def _watched(x: Tensor) -> bool:
+    return (
+        type(x) not in (Tensor, Parameter)
+        or torch._C._are_functorch_transforms_active()
+        or not _has_memory(x)
+        or torch.jit.is_tracing()
+        or forward_ad._current_level >= 0
+        or torch.overrides._get_current_function_mode() is not None
+        or _get_current_dispatch_mode() is not None
+    )
+
+
+def _has_memory(x: Tensor) -> bool:
+    """Not so for what stands for a batch of tensors, as in `torch.autograd.grad(is_grads_batched=True)`."""
     try:
-        by_moments(x, lambda mean, variance: (mean, variance))
-    except Exception as error:  # whatever it is, there is another way
-        warnings.warn(
-            f"images on {device} are normalised by group_norm, which is slower: Triton could not make "
-            f"kernels ({error})",
-            stacklevel=2,
-        )
+        x.untyped_storage()
+    except (NotImplementedError, RuntimeError):
         return False
     return True
+
+
+def _on(x: Tensor) -> AbstractContextManager[Any]:
+    """Kernels are launched on the device that is current: make it that of the images."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+_works: dict[torch.device, bool] = {}
+
+
+def works(device: torch.device) -> bool:
+    """Whether kernels can be made for this GPU: it takes a C compiler, and not too old a card. Tried once.
+
+    Not while a CUDA graph is being recorded: what is tried then would be in the graph.
+    """
+    if device not in _works:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return False
+        try:
+            by_moments(torch.ones(1, 2, 2, 2, device=device), lambda mean, variance: (mean, variance))
+            _works[device] = True
+        except Exception as error:  # whatever it is, there is another way
+            _works[device] = False
+            warnings.warn(
+                f"images on {device} are normalised by group_norm, which is slower: Triton could not make "
+                f"kernels ({error})",
+                stacklevel=2,
+            )
+    return _works[device]
 
 
 def in_plain_words(x: Tensor, coefficients: Coefficients, relu: bool, *parameters: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 A norm with an absolute eps is scale-invariant only in part: shrink the weight in front of it far
 enough and eps takes over. Here eps is relative to that weight, LN(y/s; eps) with s² = ‖W‖²/rows,
-so c·W gives the same output as W for every c > 0, and a row of zeros still has a finite gradient.
+so c·W gives the same output as W for every c > 0, and a row of zeros still has a finite gradient. (On a GPU
+norms over whole images square what they are given: there W must be between about 1e-18 and 1e18 in size.)
 """
 
 from __future__ import annotations

@@ -82,4 +82,4 @@ def comparable(samples: Samples, arm: str) -> Evidence:
 
 def accuracy(samples: Samples, arm: str) -> Series:
     """Test accuracy of an arm over the updates."""
-    return samples.series("test_accuracy", along="step", kind=None, arm=arm)
+    return samples.series("test_accuracy", along="step", fewest=2, arm=arm)

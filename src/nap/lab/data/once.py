@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import mkdtemp
 
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """`folder`; where it is not there yet, `make` fills an empty one, which then takes its place."""
+    """`folder`; where it is not there yet, `make` fills an empty one, which then takes its place.
+
+    One that was killed leaves its half beside it, FOLDER.….part, which nobody needs.
+    """
     if folder.is_dir():
         return folder
-    aside = folder.with_name(f"{folder.name}.{os.getpid()}.part")
-    aside.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(mkdtemp(prefix=f"{folder.name}.", suffix=".part", dir=folder.parent))
     try:
         make(aside)
         try:

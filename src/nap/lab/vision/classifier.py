@@ -69,8 +69,6 @@ class Classifier:
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         self.watch = Watch(list(named), device)
         self.optimizer.found_inf = self.watch.broken  # type: ignore[attr-defined]
-        if projector is not None:
-            projector.attach(self.optimizer)
         self._loss = self.spread.compiled(self._learnt_loss) if compile_ else self._learnt_loss
         self._right = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -85,6 +83,8 @@ class Classifier:
             self.watch.note_(loss, torch.stack(torch._foreach_norm(gradients)))
             self._right += right
         self.optimizer.step()
+        if self.projector is not None:
+            self.projector.project_()  # by hand: what an attached one counts would be lost in a graph
 
     def _learnt_loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return self._loss_of(self.net, images, labels, self.recipe.smoothing)

@@ -59,13 +59,8 @@ class Judged(Dataset[Batch | str]):
         return _batch(self.pictures, numbers, (self.looks.plain(self.pictures, number) for number in numbers))
 
 
-def loader(
-    dataset: Any, items: Sequence[int], *, workers: int, pin: bool, again: bool = False
-) -> DataLoader[Any]:
-    """The dataset's items of these numbers, in this order. With `again` it is gone through several times.
-
-    Then its workers live as long as it does, else until it has been gone through.
-    """
+def loader(dataset: Any, items: Sequence[int], *, workers: int, pin: bool) -> DataLoader[Any]:
+    """The dataset's items of these numbers, in this order. Its workers live till it has been gone through."""
     if not workers:
         return DataLoader(dataset, batch_size=None, sampler=items, pin_memory=pin)
     return DataLoader(
@@ -75,7 +70,6 @@ def loader(
         pin_memory=pin,
         num_workers=workers,
         prefetch_factor=PREFETCH,
-        persistent_workers=again,
         multiprocessing_context="spawn",  # a fork would cut off the threads of CUDA and NCCL midway
         worker_init_fn=settle,
     )

@@ -66,6 +66,7 @@ class VisionWork:
         order = batches(self.what.seed, 1, self.done, count=self._count, batch_size=s.batch_size)
         order = order[: s.steps - first]
         self.trainer.learn(order.to(self.device), self._number(), s.rate, first)
+        self.trainer.watch.check()
         self.done += 1
         if self.done % s.every and self.done < self.total:
             return []

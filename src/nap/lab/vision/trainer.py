@@ -74,7 +74,7 @@ class Trainer(Classifier):
     def _next(self) -> None:
         index = self.order.index_select(0, self._at.view(1)).squeeze(0)
         self.update(self.images.drawn(index, self.generator), self.labels[index])
-        self._at += 1
+        self._at.add_(1).remainder_(len(self.order))  # a recording makes a few, even if a pass has fewer
 
     def _recorded(self) -> Callable[[], None]:
         """The update as a graph; all that it changes comes out of the recording as it was."""

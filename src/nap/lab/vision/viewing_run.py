@@ -65,7 +65,7 @@ class ViewingWork:
         self._workers = workers_for(device) if workers is None else workers
         cuda = device.type == "cuda"
         judged = Judged(found.test, looks, s.batch_size, rank=crew.rank, size=crew.size)
-        self._judged = loader(judged, range(len(judged)), workers=self._workers, pin=cuda, again=True)
+        self._judged = loader(judged, range(len(judged)), workers=self._workers, pin=cuda)
         self._a_pass = self.learnt.steps
         self.total, self.done = s.epochs * self._a_pass, 0
         self._stream: Iterator[Batch] | None = None
