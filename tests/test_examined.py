@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from nap.lab.data.questions import read
 from nap.lab.data.store import DataMissing
 from nap.lab.data.text import Bytes
+from nap.lab.runs.work import OtherInputs
 from nap.lab.sequences.arms import NAP
 from nap.lab.sequences.examined import HELD_OUT, Examined, ExaminedWork, exam
 from nap.lab.training.network_run import NetworkRun
@@ -115,3 +116,34 @@ def test_the_same_set_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two exams are named other"):
         work(f"other={text}", f"other={text}")
     assert len(exam("other", str(text), Bytes(), 32)) > 1
+
+
+def test_what_cannot_be_examined_is_said_before_texts_are_put_into_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nap.lab.sequences.language.load", lambda *args, **options: pytest.fail("too late"))
+    with pytest.raises(DataMissing, match="nap data fetch piqa"):
+        work("piqa")
+    with pytest.raises(ValueError, match=r"should be in nowhere\.jsonl, which is no file"):
+        work("piqa=nowhere.jsonl")
+
+
+def test_an_answer_that_the_model_cannot_see_is_refused_before_training(tmp_path: Path) -> None:
+    long = written(tmp_path / "b.jsonl", [{"goal": "x", "sol1": "y" * 40, "sol2": "z", "label": 0}])
+    with pytest.raises(ValueError, match=r"an answer has 41 tokens, and the model sees 32: .* --length"):
+        work(f"piqa={long}")
+    short = written(tmp_path / "c.jsonl", [{"text": "short"}])
+    with pytest.raises(ValueError, match="the exam other is too short"):
+        work(f"other={short}")
+
+
+def test_an_exam_must_stay_what_it_was(tmp_path: Path) -> None:
+    passages = written(tmp_path / "a.jsonl", PASSAGES)
+    first = work(f"lambada={passages}")
+    first.advance()
+    state = copy.deepcopy(first.state_dict())
+    passages.touch()  # the same content is the same exam
+    work(f"lambada={passages}").load_state_dict(state)
+    written(passages, PASSAGES[:5])
+    with pytest.raises(OtherInputs, match="not those that this run began with"):
+        work(f"lambada={passages}").load_state_dict(state)

@@ -104,7 +104,8 @@ def _in_words(where: dict[str, Any]) -> str:
     'method “none” with NaP'
     """
     with_nap = {True: " with NaP", False: " without NaP", None: ""}[where.get("nap")]
-    return ", ".join(f"{key} “{value}”" for key, value in where.items() if key != "nap") + with_nap
+    named = (f"{key} “{value}”" for key, value in where.items() if key not in ("nap", "kind"))
+    return ", ".join(named) + with_nap
 
 
 def together(*series: Series) -> list[Series]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from nap.lab.data import c4
 from nap.lab.data.catalog import DATA_SETS, of_role
 from nap.lab.data.fetch import to_stderr
-from nap.lab.data.store import data_home, paths
+from nap.lab.data.store import data_home, paths, sha256
 from nap.lab.data.text import Bytes, Coder, Pieces, documents, python_topics, tokenised, train_pieces
 from nap.lab.data.tokens import TokenFile
 
@@ -63,7 +63,7 @@ def load(
     """
     _check(names, limit)
     folder = folder or data_home() / "tokens"
-    source = "; ".join(_identity(name) for name in names)
+    source = "; ".join(identity_of_text(name) for name in names)
     coder = _coder(names, tokenizer, source, folder, tell)
     key = _short(f"{source} in {coder.fingerprint}")
 
@@ -87,7 +87,7 @@ def _check(names: Sequence[str], limit: int | None) -> None:
     if limit is not None and limit < 1:
         raise ValueError(f"the limit is {limit} tokens, but there must be one at least")
     if c4.NAME in names and limit is None:
-        raise ValueError("c4 is too large to take all of it: say how many tokens to train on, with a limit")
+        raise ValueError("c4 is too large to take all of it: say how many tokens to train on (--tokens)")
     if c4.NAME in names and len(names) > 1:
         raise ValueError(f"c4 is streamed and stands alone: it is not to be mixed as in {', '.join(names)}")
 
@@ -131,7 +131,7 @@ def _file(name: str) -> Path:
     return path
 
 
-def _identity(name: str) -> str:
+def identity_of_text(name: str) -> str:
     """The name with what changes when the text does."""
     if name == BUNDLED:
         return f"{BUNDLED} {_short(''.join(python_topics()))}"
@@ -139,8 +139,7 @@ def _identity(name: str) -> str:
         return f"{c4.REPOSITORY} {c4.CONFIGURATION}"
     if name in of_role("text"):
         return f"{name} {' '.join(file.sha256 for file in DATA_SETS[name].files)}"
-    found = _file(name).stat()
-    return f"{Path(name).name} {found.st_size} {found.st_mtime_ns}"
+    return f"{Path(name).name} {sha256(_file(name))}"
 
 
 def _short(text: str) -> str:

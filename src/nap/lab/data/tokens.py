@@ -7,8 +7,10 @@ run that resumes needs no position but its step.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from torch import Tensor
 from nap.lab.data.streams import Purpose, generator
 
 ABOUT = ".json"  # beside the tokens: how many, of which kind, from where
+ABANDONED = 24 * 3600  # seconds after which nobody writes to a file any more
 _AT_ONCE = 1 << 20  # tokens that are gathered before they are written
 
 
@@ -121,7 +124,10 @@ def write(
                 count, kept = count + put(kept), []
         count += put(kept)
         if not count:
-            raise ValueError(f"there are no documents to write to {path}")
+            raise ValueError(
+                f"there are no documents to write to {path}; a text of one document alone has none to learn "
+                "from, since the first is held out"
+            )
     described = {"count": count, "vocabulary": vocabulary, "end": end, **(about or {})}
     with replacing(_beside(path)) as aside:
         aside.write_text(json.dumps(described, indent=1), "utf-8")
@@ -132,6 +138,9 @@ def write(
 def replacing(path: Path) -> Iterator[Path]:
     """A path to write to; what is there in the end takes the place of `path`, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    for old in path.parent.glob(f"{glob.escape(path.name)}.*.part"):  # of a process that was killed
+        if time.time() - old.stat().st_mtime > ABANDONED:
+            old.unlink(missing_ok=True)
     aside = path.with_name(f"{path.name}.{uuid4().hex}.part")
     try:
         yield aside

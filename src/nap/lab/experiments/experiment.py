@@ -50,7 +50,7 @@ class Experiment:
     shows: str  # what the paper shows with it, one sentence
     scales: Mapping[str, Any]  # "demo" | "small" | "paper" → frozen config dataclass with `seeds: int`
     runs: Callable[[Any], list[Run]]
-    needs: Mapping[str, str]  # scale → name of a data set, "" for none
+    needs: Mapping[str, str]  # scale → names of data sets, with a comma between; "" for none
     folder: str  # usually the name; experiments that measure the same runs share one
 
 

@@ -113,8 +113,6 @@ def pick_device(word: str, place: Place | None = None) -> torch.device:
 
 def _announcement(experiment: Experiment, request: Request, device: torch.device, crew: Crew) -> str:
     runs = experiment.runs(request.config)
-    if not runs:
-        raise ValueError(f"{experiment.name}: these settings ask for no run; name an arm, a method or a game")
     count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
     if not hasattr(runs[0].config, "seed"):  # where it has one, each seed is a run
         count += f" of {request.config.seeds} seeds"

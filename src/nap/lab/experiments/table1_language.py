@@ -38,7 +38,7 @@ PAPER = Language(
     text=("c4",),
     tokens=2_000_000_000,  # 30,000 batches of 128 × 512 are 1.97 billion
     tokenizer="gpt-neox-tokenizer",
-    exams=("c4-sample", *SETS),
+    exams=SETS,
 )
 SMALL = replace(
     PAPER,
@@ -53,7 +53,6 @@ SMALL = replace(
     every=100,
     warm_up=150,
     learning_rate=1e-3,
-    exams=SETS,
 )
 DEMO = Language(
     blocks=2,
@@ -77,6 +76,10 @@ EXPERIMENT = Experiment(
     "better than the baseline and than norms alone.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
     runs=runs,
-    needs={"demo": "", "small": "text8", "paper": "gpt-neox-tokenizer"},
+    needs={
+        "demo": "",
+        "small": "text8, c4-sample, " + ", ".join(SETS),
+        "paper": "gpt-neox-tokenizer, " + ", ".join(SETS),
+    },
     folder="table1-language",
 )

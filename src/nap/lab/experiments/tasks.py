@@ -58,6 +58,9 @@ def chosen(requests: Sequence[tuple[Experiment, Request]]) -> list[tuple[Path, E
                     f"for {run.name} with other settings; run one of them, or give each its own --out"
                 )
             asked.setdefault(path, (experiment, run))
+    if not asked:
+        names = ", ".join(experiment.name for experiment, _ in requests)
+        raise ValueError(f"{names}: these settings ask for no run; name an arm, a method or a game")
     mine = share(requests[0][1].how.part, len(asked))
     return [(path, *each) for path, each in list(asked.items())[mine]]
 

@@ -116,6 +116,14 @@ class Crew:
             raise RuntimeError("; ".join(f"process {rank} failed: {text}" for rank, text in failed.items()))
         return result  # type: ignore[return-value]
 
+    def agree(self, value: Any) -> bool:
+        """Whether every process gives the same value."""
+        if self.size == 1:
+            return True
+        said: list[Any] = [None] * self.size
+        dist.all_gather_object(said, value, group=self._words)
+        return all(each == value for each in said)
+
     @contextmanager
     def leader_first(self) -> Iterator[None]:
         """Process 0 goes through this block, then the others at once: they find the files that it made."""

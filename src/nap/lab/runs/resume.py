@@ -9,7 +9,7 @@ from nap.lab.rows import RowFile
 
 from . import checkpoint, content
 from .folder import RunFolder
-from .work import Work
+from .work import OtherInputs, Work
 
 
 def lay_down(work: Work, folder: RunFolder, rows: RowFile, conditions: Mapping[str, Any]) -> int:
@@ -48,6 +48,8 @@ def _load(work: Work, folder: RunFolder, state: checkpoint.State) -> None:
     stored = content.checksum(state["work"])
     try:
         work.load_state_dict(state["work"])
+    except OtherInputs as error:
+        raise ValueError(f"{folder.path}: {error}") from error
     except Exception as error:
         raise _misfit(folder, f"{type(error).__name__}: {error}") from error
     # A work that takes up something else, by a broadcast for example, would go on with wrong numbers.

@@ -38,5 +38,9 @@ class Work(Protocol):
         """Take up a state that `state_dict` gave, exactly."""
 
 
+class OtherInputs(ValueError):
+    """`load_state_dict` refuses: the run began with other data; the message says which, and the way out."""
+
+
 class NotFinite(ArithmeticError):
     """A loss or gradient is NaN or infinite: the message names step, member and tensor."""

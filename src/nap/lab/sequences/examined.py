@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from nap.lab.data.corpus import texts
+from nap.lab.data.corpus import identity_of_text, texts
 from nap.lab.data.questions import KINDS, Question, read
+from nap.lab.data.store import paths, sha256
 from nap.lab.data.text import Coder
 from nap.lab.data.tokens import Windows
+from nap.lab.runs.crew import here
 from nap.lab.sequences.language import Reading, ReadingWork
-from nap.lab.sequences.scoring import answers, summary
+from nap.lab.sequences.scoring import answers, require_room, summary
 from nap.lab.training.network_run import NetworkRun
 from nap.methods.contract import check_range as check
 
@@ -41,14 +43,18 @@ class ExaminedWork(ReadingWork):
     """The `Work` of one network. The last stretch ends with a row for each exam, of kind "exam"."""
 
     def __init__(self, what: NetworkRun, device: torch.device, **options: Any):
-        super().__init__(what, device, **options)
         settings: Examined = what.settings
+        sources = [(name, path) for name, _, path in (word.partition("=") for word in settings.exams)]
+        found = {name: identity(name, path) for name, path in sources}  # all there? tokenising takes hours
+        super().__init__(what, device, **options)
+        if not here().agree(found):
+            raise ValueError("the processes do not find the same exams: give all of them the same files")
+        self._read["exams"] = found
         self._exams: dict[str, Exam] = {HELD_OUT: self.valid}
-        for word in settings.exams:
-            name, _, path = word.partition("=")
+        for name, path in sources:
             if name in self._exams:
                 raise ValueError(f"two exams are named {name}; write NAME=FILE with another name for one")
-            self._exams[name] = exam(name, path, self.coder, settings.length)
+            self._exams[name] = exam(name, path, self.coder, settings.length, settings.examined)
 
     def advance(self) -> list[Row]:
         rows = super().advance()
@@ -72,7 +78,6 @@ class ExaminedWork(ReadingWork):
         Of one that offers no choice the answer must be written; else the likeliest one counts.
         """
         settings: Examined = self.what.settings
-        asked = asked[: settings.examined or None]
         size = settings.batch_size // settings.parts
         found = answers(
             self.trainer.logits,
@@ -89,9 +94,28 @@ class ExaminedWork(ReadingWork):
         return row | {"answered": numbers["choice"], "answered_by_byte": numbers["choice_by_byte"]}
 
 
-def exam(name: str, path: str, coder: Coder, length: int) -> Exam:
-    """The set of that name, from a file if one is given, else from the catalogue."""
+def identity(name: str, path: str) -> str:
+    """What changes when the set does; `DataMissing` or another ValueError where it is not there."""
+    if path and not Path(path).is_file():
+        raise ValueError(f"the exam {name} should be in {path}, which is no file")
+    if path or name not in KINDS:
+        return identity_of_text(path or name)
+    return " ".join(sha256(file) for file in paths(name))
+
+
+def exam(name: str, path: str, coder: Coder, length: int, most: int = 0) -> Exam:
+    """The set of that name, from a file if one is given, else from the catalogue; `most` of it, or all."""
     if name in KINDS:
-        return read(name, Path(path) if path else None)
-    tokens = [token for text in texts([path or name]) for token in [*coder.encode([text])[0], coder.end]]
-    return Windows(np.array(tokens), length)
+        asked = read(name, Path(path) if path else None)[: most or None]
+        require_room(coder.encode([answer for question in asked for answer in question.answers]), length)
+        return asked
+    enough, count, parts = most * length + 1 if most else None, 0, []
+    for text in texts([path or name]):
+        parts.append(np.array([*coder.encode([text])[0], coder.end], np.int32))
+        count += len(parts[-1])
+        if enough and count >= enough:
+            break
+    try:
+        return Windows(np.concatenate(parts), length)
+    except ValueError as error:
+        raise ValueError(f"the exam {name} is too short: {error}") from error

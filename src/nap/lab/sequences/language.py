@@ -10,6 +10,7 @@ import torch
 from nap.lab.data.corpus import load
 from nap.lab.data.tokens import Windows
 from nap.lab.runs.crew import here
+from nap.lab.runs.work import OtherInputs
 from nap.lab.sequences.settings import Network
 from nap.lab.sequences.trainer import Trainer
 from nap.lab.training.network_run import NetworkRun
@@ -27,10 +28,10 @@ class Reading(Network):
     """A text, and how it is learnt."""
 
     text: tuple[str, ...] = ("python",)
-    """files to learn from (plain text, .jsonl with a field "text", WikiText's .tokens), or python: the help
-    texts that come with Python"""
+    """texts to learn from: python (the help that comes with it), c4, text8 and others of nap data list, or
+    files (plain text, .jsonl with a field "text", WikiText's .tokens, .lines)"""
     tokenizer: str = "bpe-4096"
-    """bytes; bpe-N, that is N pieces learnt from the text; or the JSON file of a tokenizer"""
+    """bytes; bpe-N, that is N pieces learnt from the text; gpt-neox-tokenizer; or a tokenizer's JSON file"""
     tokens: int = 0
     """tokens of the text to learn from, at most; 0 for all of them, which C4 has too many of"""
     length: int = 512
@@ -112,6 +113,9 @@ class ReadingWork:
         self._read = {
             part: dict(file.about) for part, file in (("train", corpus.train), ("valid", corpus.valid))
         }
+        if not crew.agree(self._read):
+            raise ValueError(f"the processes do not find the same text in {', '.join(s.text)}: give all one")
+        self._at_once = max(1, s.batch_size // s.parts // crew.size)  # windows that fit a process in training
         self.total, self.done = s.steps, 0
         cuda, make = (
             device.type == "cuda",
@@ -153,7 +157,7 @@ class ReadingWork:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["read"] != self._read:
-            raise ValueError(
+            raise OtherInputs(
                 f"the text or its tokens are not those that this run began with: {state['read']} then, "
                 f"{self._read} now; bring them back, or begin anew with --force"
             )
@@ -168,8 +172,7 @@ class ReadingWork:
 
     def judged_on(self, windows: Windows, count: int) -> tuple[float, float]:
         """Loss and accuracy on the first `count` windows."""
-        s: Reading = self.what.settings
-        size = max(1, min(s.batch_size // s.parts, count))
+        size = min(self._at_once, count)
         loss, shares = self.trainer.judge(
             windows[range(start, min(start + size, count))].to(self.device) for start in range(0, count, size)
         )

@@ -38,8 +38,7 @@ def answers(
     texts = [(question.begins, answer) for question in questions for answer in question.answers]
     starts = coder.encode([begins for begins, _ in texts])
     ends = coder.encode([answer for _, answer in texts])
-    if (longest := max(map(len, ends))) > length:
-        raise ValueError(f"an answer has {longest} tokens, and the model sees {length}; it cannot be judged")
+    require_room(ends, length)
     lines = [
         ([coder.end, *start, *end][-(length + 1) :], len(end))
         for start, end in zip(starts, ends, strict=True)
@@ -53,6 +52,15 @@ def answers(
             found[i] = Answer(likelihood, lines[i][1], hits, len(texts[i][1].encode()))
     in_order = iter(found[i] for i in range(len(lines)))
     return [[next(in_order) for _ in question.answers] for question in questions]
+
+
+def require_room(answers: Sequence[Sequence[int]], length: int) -> None:
+    """Raise where an answer in tokens is longer than what the model sees."""
+    if (longest := max(map(len, answers))) > length:
+        raise ValueError(
+            f"an answer has {longest} tokens, and the model sees {length}: it cannot be judged; "
+            "leave out this set of questions, or raise --length"
+        )
 
 
 def summary(questions: Sequence[Question], found: Sequence[Sequence[Answer]]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nap.lab.data.picture_sets import picture_set
 from nap.lab.runs.crew import here
+from nap.lab.runs.work import OtherInputs
 from nap.lab.training.network_run import NetworkRun
 from nap.lab.training.spread import spread_over
 from nap.lab.vision.classifier import WORTH_COMPILING, Classifier
@@ -106,7 +107,7 @@ class ViewingWork:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["read"] != self._read:
-            raise ValueError(
+            raise OtherInputs(
                 f"the images of {self._about} are not those that this run began with: files were added, "
                 "removed or renamed; bring them back, or begin anew with --force"
             )
