@@ -33,6 +33,11 @@ ROOMS = {  # room of the lab → rooms that it may reach, besides itself
 }
 # files that need Triton, which comes with torch on Linux; optional
 KERNELS = {"nap.norms.fused", "nap.projection.fused"}
+SERVES = {  # module of nap.integrations → the libraries that it may import
+    "nap.integrations.lightning": {"lightning", "pytorch_lightning"},
+    "nap.integrations.huggingface": {"transformers"},
+    "nap.integrations.stable_baselines3": {"stable_baselines3", "gymnasium"},
+}
 LIBRARY_NEEDS = {"torch", "numpy", "nap", *sys.stdlib_module_names}
 
 
@@ -84,6 +89,8 @@ def broken_arrows(path: Path, source: str | None = None) -> list[str]:
         kernel = package == "triton" and here in KERNELS
         if floor(here) in ("core", "methods") and package not in LIBRARY_NEEDS and not kernel:
             found.append(f"{here} imports {target}: the library needs torch and numpy only")
+        if floor(here) == "integrations" and package not in LIBRARY_NEEDS | SERVES.get(here, set()):
+            found.append(f"{here} imports {target}: it serves {sorted(SERVES.get(here, set()))} only")
         if reads_rows_only and (package == "torch" or (package == "nap" and floor(target) != "lab")):
             found.append(f"{here} imports {target}: figures redraw from rows, without torch")
         if package != "nap":
@@ -116,6 +123,8 @@ def test_imports_follow_the_arrows(path: Path) -> None:
         ("weights.py", "def late():\n    import nap.methods.redo"),
         ("methods/redo.py", "from ..integrations import lightning"),
         ("integrations/lightning.py", "from nap.methods.redo import redo_"),
+        ("integrations/lightning.py", "from nap.lab.rows import read_rows"),
+        ("integrations/monitor.py", "import lightning"),
         ("lab/runs.py", "from nap.lab.experiments import fig1"),
         ("lab/report/page.py", "import torch"),
         ("lab/claims.py", "from nap.diagnostics import feature_rank"),
