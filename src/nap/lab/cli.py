@@ -69,15 +69,16 @@ def _list(options: argparse.Namespace) -> int:
 
     from nap.lab.experiments.experiment import experiments
 
-    table = Table("experiment", "what the paper shows with it", "scale", "seeds", "data")
+    table = Table("experiment", "what the paper shows with it", "scale: seeds, data")
     for experiment in experiments().values():
         scales = experiment.scales
         table.add_row(
             f"[bold]{experiment.name}[/bold]",
             f"{experiment.title}\n[dim]{experiment.shows}[/dim]",
-            "\n".join(scales),
-            "\n".join(str(config.seeds) for config in scales.values()),
-            "\n".join(experiment.needs[scale] or "none" for scale in scales),
+            "\n".join(
+                f"{scale}: {config.seeds}, {experiment.needs[scale] or getattr(config, 'data', 'none')}"
+                for scale, config in scales.items()
+            ),
             end_section=True,
         )
     Console().print(table)
