@@ -189,3 +189,14 @@ def _plain(norm: Norm, y: Tensor, *weights: Tensor) -> Tensor:
     import copy
 
     return copy.deepcopy(norm).cpu()(y.detach().cpu(), *(w.cpu() for w in weights)).to(DEVICE)
+
+
+def test_kernels_that_compute_something_else_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = pytest.importorskip("nap.norms.fused", reason="needs Triton", exc_type=ImportError)
+    monkeypatch.setattr(fused, "_works", {})
+    assert fused.works(DEVICE)
+    right = fused.by_moments
+    monkeypatch.setattr(fused, "_works", {})
+    monkeypatch.setattr(fused, "by_moments", lambda x, *rest: 1.01 * right(x, *rest))
+    with pytest.warns(UserWarning, match="made no kernels that work .results differ by"):
+        assert not fused.works(DEVICE)

@@ -286,24 +286,37 @@ _works: dict[torch.device, bool] = {}
 
 
 def works(device: torch.device) -> bool:
-    """Whether kernels can be made for this GPU: it takes a C compiler, and not too old a card. Tried once.
+    """Whether kernels can be made for this GPU and compute what PyTorch computes. Tried once.
 
-    Not while a CUDA graph is being recorded: what is tried then would be in the graph.
+    It takes a C compiler, and not too old a card. Not tried while a CUDA graph is being recorded: what is
+    tried then would be in the graph.
     """
     if device not in _works:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return False
         try:
-            by_moments(torch.ones(1, 2, 2, 2, device=device), lambda mean, variance: (mean, variance))
+            _compare(device)
             _works[device] = True
         except Exception as error:  # whatever it is, there is another way
             _works[device] = False
             warnings.warn(
-                f"images on {device} are normalised by group_norm, which is slower: Triton could not make "
-                f"kernels ({error})",
+                f"images on {device} are normalised by group_norm, which is slower: Triton made no kernels "
+                f"that work ({error})",
                 stacklevel=2,
             )
     return _works[device]
+
+
+def _compare(device: torch.device) -> None:
+    """Raise where a small image and its gradient come out otherwise than from PyTorch's own operations."""
+    with torch.enable_grad():
+        x = torch.arange(2.0 * 5 * 7 * 7, device=device).sin().view(2, 5, 7, 7).requires_grad_()
+        found = []
+        for y in (by_moments(x, plain.layer_norm), in_plain_words(x, plain.layer_norm, False)):
+            found.append(torch.stack([y.detach(), torch.autograd.grad(y, x, x.detach().cos())[0]]))
+    apart = (found[0] - found[1]).abs().max().item()
+    if not apart < 1e-4:
+        raise ArithmeticError(f"results differ by {apart:.1e}")
 
 
 def in_plain_words(x: Tensor, coefficients: Coefficients, relu: bool, *parameters: Tensor) -> Tensor:
