@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,11 @@ def test_a_pickle_loaded_elsewhere_keeps_its_norms_whatever_is_hooked_on(tmp_pat
             nap.normalize_(model, x)
             kept.append((model, x, model(x).detach()))
     file.write_bytes(pickle.dumps(kept))
-    command = [sys.executable, "-c", LOAD, str(file)]
+    in_new_process(LOAD, file)
+
+
+def in_new_process(program: str, file: Path) -> None:
+    command = [sys.executable, "-c", program, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)
     assert done.returncode == 0, done.stderr
 
@@ -106,6 +111,43 @@ def test_compiled_without_graph_breaks_it_is_the_same(build, inputs):
     nap.normalize_(model, x)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+class NoBias(nn.Module):
+    """Nothing but the hook tells its layers from those of a converted one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8, bias=False), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(x)))
+
+
+def test_code_compiled_for_a_plain_twin_is_not_taken_for_the_converted_one():
+    plain, model, x = NoBias(), NoBias(), torch.randn(3, 8)
+    compile_ = partial(torch.compile, backend="eager")
+    compile_(plain)(x)
+    nap.normalize_(model, x)
+    torch.testing.assert_close(compile_(model)(x), model(x))
+    torch.testing.assert_close(compile_(plain)(x), plain(x))
+    nap.normalize_(plain, x)  # what was compiled is converted now
+    torch.testing.assert_close(compile_(plain)(x), plain(x))
+
+
+PLAIN_FIRST = """
+import pickle, sys, torch, test_converted
+model, x, expected = pickle.load(open(sys.argv[1], "rb"))
+torch.compile(test_converted.NoBias(), backend="eager")(x)
+torch.testing.assert_close(torch.compile(model, backend="eager")(x), expected)
+"""
+
+
+def test_nor_for_one_that_comes_out_of_a_file(tmp_path):
+    model, x = NoBias(), torch.randn(3, 8)
+    nap.normalize_(model, x)
+    (tmp_path / "model").write_bytes(pickle.dumps((model, x, model(x).detach())))
+    in_new_process(PLAIN_FIRST, tmp_path / "model")
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from nap.conversion.placement import Options, Plan, Problem
 from nap.conversion.roles import roles
 from nap.conversion.surgery import apply_
 from nap.conversion.trial import examples_of, record_all, trial_copy
+from nap.norms.compiling import guard_hooks
 from nap.norms.norm import Eps
 
 _MOST_ROUNDS = 3  # conversions until planning again finds nothing
@@ -116,6 +117,7 @@ def normalize_(
             f"the model was left as it is, because of {len(chosen.problems)} problem(s):\n{listed}"
         )
     apply_(model, chosen)
+    guard_hooks()
     return chosen
 
 

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nap.norms import moments
+from nap.norms.compiling import guard_hooks
 
 EPS = 1e-5  # torch's default for LayerNorm; relative to the weight unless a float is asked for
 CHILD = "nap_norm"  # the name under which a norm hangs on the module whose output it normalises
@@ -128,6 +129,11 @@ class Norm(nn.Module):
         batched = y if y.ndim == self.spatial + 2 else y.unsqueeze(0)
         out: Tensor = fused.by_moments(batched, coefficients, *given)
         return out.view_as(y)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A converted model comes out of a file, or is copied: its carriers' hooks come with it."""
+        super().__setstate__(state)
+        guard_hooks()
 
     def extra_repr(self) -> str:
         kind = "layer" if self.centre else "rms"
