@@ -10,7 +10,10 @@ from nap.lab.sequences.arms import BASELINE, NAP, NORM_ONLY, SequenceArm
 from nap.lab.sequences.settings import Memorising
 from nap.lab.sequences.trainer import Trainer
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32"),  # torch advises it; float32 is what is compared here
+]
 CONFIG = Memorising(blocks=2, heads=2, width=64, vocabulary=32, strings=16, length=33, batch_size=16)
 STRINGS = random_strings(0, 1, count=16, length=33, vocabulary=32)
 

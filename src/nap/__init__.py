@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nap import diagnostics, schedules
+    from nap.conversion.joining import join_batch_norms_
     from nap.conversion.normalize import normalize_, plan
     from nap.conversion.placement import Plan
     from nap.conversion.verification import verify
@@ -30,6 +31,7 @@ __all__ = [
     "diagnostics",
     "effective_learning_rates",
     "global_effective_learning_rate",
+    "join_batch_norms_",
     "normalize_",
     "plan",
     "schedules",
@@ -45,6 +47,7 @@ _MODULE = {
     "TwinPair": "rates.twins",
     "effective_learning_rates": "rates.learning_rate",
     "global_effective_learning_rate": "rates.learning_rate",
+    "join_batch_norms_": "conversion.joining",
     "normalize_": "conversion.normalize",
     "plan": "conversion.normalize",
     "verify": "conversion.verification",

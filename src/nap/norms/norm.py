@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from nap.norms import moments
 from nap.norms.compiling import guard_hooks
+from nap.norms.joined import LINK, Known
 
 EPS = 1e-5  # torch's default for LayerNorm; relative to the weight unless a float is asked for
 CHILD = "nap_norm"  # the name under which a norm hangs on the module whose output it normalises
@@ -82,10 +83,18 @@ class Norm(nn.Module):
             unit = row_rms(weights, self.rows) if scale is None else scale
         if self.layout == "sample" and (fused := _fused(y)) is not None:
             return self._in_two_passes(y, unit, fused)
-        x = y.float() if y.dtype in (torch.bfloat16, torch.float16) else y
-        x = x if unit is None else x / unit.to(x.dtype)
+        x = _wide(y, unit)
         x = (self._sample(x) if self.layout == "sample" else self._positions(x)).to(y.dtype)
         return x if self.gain == 1.0 else x * self.gain
+
+    def known(self, y: Tensor, *weights: Tensor) -> Known:
+        """Of images (N, C, …): what `forward` would do to them, before it is done."""
+        return self._known(_wide(y, row_rms(weights, self.rows) if self.relative else None))
+
+    def _known(self, x: Tensor) -> Known:
+        mean, variance = moments.moments(x)
+        affine = moments.layer_norm(mean, variance, centre=self.centre, eps=self.eps)
+        return Known(x, mean, variance, moments.scaled(affine, _like(self.weight, x), _like(self.bias, x)))
 
     def _positions(self, x: Tensor) -> Tensor:
         last = self.layout == "features"
@@ -102,8 +111,7 @@ class Norm(nn.Module):
         batched = x if x.ndim == self.spatial + 2 else x.unsqueeze(0)
         weight, bias = _like(self.weight, x), _like(self.bias, x)
         if torch.compiler.is_compiling():  # what the compiler makes of group_norm is several times slower
-            affine = moments.layer_norm(*moments.moments(batched), centre=self.centre, eps=self.eps)
-            out = moments.apply(batched, moments.scaled(affine, weight, bias))
+            out = self._known(batched).applied()
         elif self.centre:
             out = F.group_norm(batched, 1, weight, bias, self.eps)
         else:
@@ -157,6 +165,12 @@ def _kernels() -> Any:
     except ImportError:  # Triton comes with the CUDA builds of torch only
         return None
     return fused
+
+
+def _wide(y: Tensor, unit: Tensor | None) -> Tensor:
+    """`y` in units of the weights in front of it, in float32 or better."""
+    x = y.float() if y.dtype in (torch.bfloat16, torch.float16) else y
+    return x if unit is None else x / unit.to(x.dtype)
 
 
 def _like(parameter: Tensor | None, x: Tensor) -> Tensor | None:
@@ -274,6 +288,10 @@ def normalise_output(module: nn.Module, args: Any, output: Tensor) -> Tensor:
     weights = [attrgetter(path)(module) for path in source.weights]
     if source.bias is not None:
         return norm(output, *weights, bias=attrgetter(source.bias)(module))
+    link = module.__dict__.get(LINK)
+    if link is not None and output.ndim == 4 and torch.compiler.is_compiling():
+        known = norm.known(output, *weights)
+        return link.fill(known, known.applied().to(output.dtype))
     return norm(output, *weights)
 
 

@@ -25,6 +25,7 @@ class VisionArm:
         model = make()
         if self.norm:
             nap.normalize_(model, images, eps=EPS)
+            nap.join_batch_norms_(model, images)
         return model, nap.Projector(model) if self.project else None
 
 

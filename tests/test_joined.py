@@ -1,0 +1,162 @@
+"""A norm and the BatchNorm after it, computed together: the same function, with fewer passes."""
+
+import copy
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import nap
+from nap.lab.models.resnet import ResNetV2
+from nap.norms.joined import LINK, JoinedBatchNorm2d
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def images(dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(4, 3, 8, 8, dtype=dtype)
+
+
+def small_resnet(**options: Any) -> nn.Module:
+    model = ResNetV2(3, 5, blocks=(1, 1), width=4, small=True).double()
+    for norm in model.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            nn.init.uniform_(norm.weight, 0.5, 2.0)
+            nn.init.normal_(norm.bias)
+    nap.normalize_(model, images(), **options)
+    return model
+
+
+def compared(model: nn.Module, other: nn.Module, x: Tensor) -> None:
+    """Outputs, gradients and buffers of both are the same."""
+    for net in (model, other):
+        net.zero_grad()
+    found, expected = model(x), other(x)
+    torch.testing.assert_close(found, expected)
+    for out in (found, expected):
+        out.square().mean().backward()
+    ours, theirs = dict(model.named_parameters()), dict(other.named_parameters())
+    for name, parameter in ours.items():
+        torch.testing.assert_close(parameter.grad, theirs[name.removeprefix("_orig_mod.")].grad)
+    torch.testing.assert_close(list(model.buffers()), list(other.buffers()))
+
+
+@pytest.mark.parametrize("eps", ["relative", 1e-5])
+@pytest.mark.parametrize("affine", ["scale_offset", "none"])
+def test_compiled_it_is_the_same_function_with_the_same_gradients_and_statistics(eps, affine):
+    plain = small_resnet(eps=eps, affine=affine)
+    joined = copy.deepcopy(plain)
+    assert nap.join_batch_norms_(joined, images()) == {
+        "stem": "blocks.0.norm1",
+        "blocks.0.conv1": "blocks.0.norm2",
+        "blocks.0.conv2": "blocks.0.norm3",
+        "blocks.1.conv1": "blocks.1.norm2",
+        "blocks.1.conv2": "blocks.1.norm3",
+    }
+    compiled: Any = torch.compile(joined, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        compared(compiled, plain, images())
+    compiled.eval(), plain.eval()
+    compared(compiled, plain, images())
+
+
+@pytest.mark.parametrize("options", [{"momentum": None}, {"affine": False}, {"track_running_stats": False}])
+def test_every_kind_of_batch_norm_is_followed(options):
+    batch_norm = nn.BatchNorm2d(4, **options)
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), batch_norm, nn.ReLU(), nn.Conv2d(4, 2, 3)).double()
+    nap.normalize_(plain, images())
+    joined = copy.deepcopy(plain)
+    assert nap.join_batch_norms_(joined, images()) == {"0": "1"}
+    compiled: Any = torch.compile(joined, backend="aot_eager", fullgraph=True)
+    for _ in range(3):
+        compared(compiled, plain, images())
+    compiled.eval(), plain.eval()
+    compared(compiled, plain, images())
+
+
+def test_the_batch_norm_is_not_computed_by_itself():
+    joined = small_resnet()
+    nap.join_batch_norms_(joined, images())
+    assert batch_norms(joined) == 2  # after a sum: before the second block, and at the end
+    assert batch_norms(small_resnet()) == 7
+
+
+def batch_norms(model: nn.Module) -> int:
+    """How often the compiler sees one."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compile(model, backend=keep)(images())
+    return sum(node.target is F.batch_norm for graph in graphs for node in graph.graph.nodes)
+
+
+def test_nothing_is_kept_after_a_forward():
+    joined = small_resnet()
+    nap.join_batch_norms_(joined, images())
+    torch.compile(joined, backend="aot_eager")(images())
+    links = [module.__dict__[LINK] for module in joined.modules() if LINK in module.__dict__]
+    assert links
+    assert all(link.known is None and link.result is None for link in links)
+
+
+def test_without_the_compiler_nothing_changes():
+    plain = small_resnet()
+    joined = copy.deepcopy(plain)
+    nap.join_batch_norms_(joined, images())
+    compared(joined, plain, images())
+
+
+def test_copies_and_files_hold_joined_models_of_their_own():
+    joined = small_resnet()
+    nap.join_batch_norms_(joined, images())
+    x = images()
+    twins: list[Any] = [copy.deepcopy(joined), pickle.loads(pickle.dumps(joined))]
+    for twin in twins:
+        assert twin.stem.__dict__[LINK] is twin.blocks[0].norm1.__dict__[LINK]
+        assert twin.stem.__dict__[LINK] is not joined.get_submodule("stem").__dict__[LINK]
+        assert isinstance(twin.blocks[0].norm1, JoinedBatchNorm2d)
+        torch.testing.assert_close(torch.compile(twin.eval(), backend="aot_eager")(x), joined.eval()(x))
+        joined.train()
+    assert joined.state_dict().keys() == small_resnet().state_dict().keys()
+
+
+class Twice(nn.Module):
+    """What the first layer gives goes to a BatchNorm and past it; the second layer is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(n, 4, 3, padding=1, bias=False) for n in (3, 4))
+        self.norm, self.other, self.last = nn.BatchNorm2d(4), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        z = self.norm(y).relu() + y.relu()
+        z = self.other(self.second(self.second(z).relu())).relu()
+        return self.last(z)
+
+
+def test_what_others_use_stays_and_a_layer_called_twice_is_left_alone():
+    plain = Twice().double()
+    nap.normalize_(plain, images())
+    joined = copy.deepcopy(plain)
+    assert nap.join_batch_norms_(joined, images()) == {"first": "norm"}
+    compared(torch.compile(joined, backend="aot_eager", fullgraph=True), plain, images())  # type: ignore[arg-type]
+
+
+def test_joining_again_finds_nothing_more():
+    joined = small_resnet()
+    assert nap.join_batch_norms_(joined, images())
+    assert nap.join_batch_norms_(joined, images()) == {}
+    assert nap.join_batch_norms_(nn.Linear(3, 2), torch.randn(2, 3)) == {}
