@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types format clean
+.PHONY: help demo test docs lint types format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -16,6 +16,9 @@ demo: $(VENV)/.demo  ## Figure 1 in two minutes on two CPU cores: plasticity los
 
 test: lint types  ## everything that CI runs: lint, format, types, import arrows, tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+docs: $(VENV)/.dev  ## the documentation as a site, in site/: open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(VENV)/.dev  ## ruff: rules and format, nothing is changed
 	$(BIN)/ruff check .
@@ -29,7 +32,7 @@ format: $(VENV)/.dev  ## ruff: mend what can be mended
 	$(BIN)/ruff format .
 
 clean:  ## remove the virtual environment, caches and the results of runs
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist results src/*.egg-info
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site results src/*.egg-info
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -45,5 +48,5 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'Setting up $(VENV): a minute or two, once'
-	$(INSTALL) -e '.[lab,rainbow,language,imagenet,zoo,integrations,dev]'
+	$(INSTALL) -e '.[lab,rainbow,language,imagenet,zoo,integrations,sweep,docs,dev]'
 	@touch $@

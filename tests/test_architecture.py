@@ -38,6 +38,7 @@ SERVES = {  # module of nap.integrations → the libraries that it may import
     "nap.integrations.huggingface": {"transformers"},
     "nap.integrations.stable_baselines3": {"stable_baselines3", "gymnasium"},
 }
+PLACES = {"ray": "nap.lab.sweep.ray_engine", "submitit": "nap.lab.sweep.slurm_engine"}
 LIBRARY_NEEDS = {"torch", "numpy", "nap", *sys.stdlib_module_names}
 
 
@@ -93,6 +94,8 @@ def broken_arrows(path: Path, source: str | None = None) -> list[str]:
             found.append(f"{here} imports {target}: it serves {sorted(SERVES.get(here, set()))} only")
         if reads_rows_only and (package == "torch" or (package == "nap" and floor(target) != "lab")):
             found.append(f"{here} imports {target}: figures redraw from rows, without torch")
+        if package in PLACES and here != PLACES[package]:
+            found.append(f"{here} imports {target}: that is slow, and for {PLACES[package]} alone")
         if package != "nap":
             continue
         if floor(target) not in MAY_IMPORT[floor(here)]:
@@ -100,7 +103,7 @@ def broken_arrows(path: Path, source: str | None = None) -> list[str]:
         room, other = room_of(here), room_of(target)
         if other and room in ROOMS and other != room and other not in ROOMS[room]:
             found.append(f"{here} imports {target}: from {room} one reaches {sorted(ROOMS[room])} only")
-        inside = here.startswith("nap.lab.experiments") or here == "nap.lab.cli"
+        inside = here.startswith(("nap.lab.experiments", "nap.lab.sweep")) or here == "nap.lab.cli"
         if target.startswith("nap.lab.experiments") and not inside:
             found.append(f"{here} imports {target}: experiments are for the command line alone")
     return found
@@ -130,6 +133,8 @@ def test_imports_follow_the_arrows(path: Path) -> None:
         ("lab/claims.py", "from nap.diagnostics import feature_rank"),
         ("lab/data/images.py", "from nap.lab.training import learner"),
         ("lab/training/learner.py", "from nap.lab.rainbow import replay"),
+        ("lab/runs/carry.py", "from nap.lab.sweep import jobs"),
+        ("lab/sweep/drive.py", "import ray"),
         ("weights.py", "import scipy.stats"),
         ("methods/redo.py", "from sklearn import datasets"),
     ],

@@ -9,9 +9,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nap.lab.experiments.experiment import MODULES
 from nap.lab.usage import parser
+
+if TYPE_CHECKING:
+    from nap.lab.experiments.experiment import Experiment
+    from nap.lab.options import How, Request
 
 FINE, PROBLEMS, BAD_USAGE, IN_USE, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -19,14 +24,20 @@ FINE, PROBLEMS, BAD_USAGE, IN_USE, INTERRUPTED = 0, 1, 2, 3, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    return answered(words, lambda: _dispatch(words))
+
+
+def answered(words: Sequence[str], act: Callable[[], int]) -> int:
+    """The exit code of `act`; mistakes are answered in a line, for the command that `words` begin with."""
     try:
-        return _dispatch(words)
+        return act()
     except ValueError as error:
         return _say(words, error, IN_USE if type(error).__name__ == "FolderInUse" else BAD_USAGE)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "nap":
             raise  # our own mistake
-        need = f"needs {error.name}, which is not installed; pip install 'normalize-and-project[lab]'"
+        extra = "lab,sweep" if error.name in ("ray", "submitit") else "lab"
+        need = f"needs {error.name}, which is not installed; pip install 'normalize-and-project[{extra}]'"
         return _say(words, need, BAD_USAGE)
     except BrokenPipeError:  # the reader has seen enough: nap list | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -38,29 +49,46 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    if words[:1] == ["run"] and words[1:2] not in (["-h"], ["--help"]):
-        return _run(words[1:])
+    if words[:1] in (["run"], ["sweep"]) and words[1:2] not in (["-h"], ["--help"]):
+        return _run(words[1:]) if words[0] == "run" else _sweep(words[1:])
     options = parser(MODULES).parse_args(words)
     command = " ".join(filter(None, [options.command, getattr(options, "action", None)]))
     return COMMANDS[command](options)
 
 
-def _say(words: list[str], message: object, code: int) -> int:
+def _say(words: Sequence[str], message: object, code: int) -> int:
     print(f"nap {words[0]}: {message}", file=sys.stderr)
     return code
 
 
-def _run(words: list[str]) -> int:
+def requested(words: Sequence[str], common: type[How] | None = None) -> list[tuple[Experiment, Request]]:
+    """What words like `fig1 --seeds 3` ask for: experiments, each with its settings."""
     from nap.lab.experiments.experiment import experiments
-    from nap.lab.options import parse, split_names
+    from nap.lab.options import How, parse, split_names
 
-    names, settings = split_names(words, MODULES)
+    common = common or How
+    names, settings = split_names(words, MODULES, command=common.command)
     known = experiments(names)
-    requests = [parse(name, known[name].scales, settings) for name in names]
+    return [(known[name], parse(name, known[name].scales, settings, common)) for name in names]
+
+
+def _run(words: list[str]) -> int:
+    asked = requested(words)
 
     from nap.lab.experiments.running import run
 
-    return run([(known[request.name], request) for request in requests])
+    return run(asked)
+
+
+def _sweep(words: list[str]) -> int:
+    from nap.lab.options import split_names
+    from nap.lab.sweep.how import Sweeping
+
+    asked = requested(words, Sweeping)
+
+    from nap.lab.sweep.command import sweep
+
+    return sweep(asked, split_names(words, MODULES)[1])
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The options of `nap run`: words of the command line → a checked config for each experiment.
+"""The options of `nap run` and `nap sweep`: words of the command line → a checked config for each experiment.
 
 Two stages: the names and --scale are read first, then tyro reads every other word as an override of
 that scale's config. So each experiment has just its own settings, typed, with their defaults.
@@ -29,6 +29,9 @@ examples:
 class How:
     """How to run: options that every experiment has, and that change no row."""
 
+    command = "run"
+    examples = EXAMPLES
+
     scale: Literal["demo", "small", "paper"] = "demo"
     """Settings to start from: a minute or two on a laptop, minutes on a GPU, or the paper's own."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -51,14 +54,16 @@ class How:
 
 @dataclass(frozen=True)
 class Request:
-    """What `nap run` was asked to do with one experiment."""
+    """What `nap run` or `nap sweep` was asked to do with one experiment."""
 
     name: str
     how: How
     config: Any
 
 
-def split_names(words: Sequence[str], known: Iterable[str]) -> tuple[list[str], list[str]]:
+def split_names(
+    words: Sequence[str], known: Iterable[str], *, command: str = "run"
+) -> tuple[list[str], list[str]]:
     """The experiments' names, which come first, and the other words.
 
     >>> split_names(["fig1", "walk", "--seeds", "3"], ["fig1", "fig2", "walk"])
@@ -68,24 +73,25 @@ def split_names(words: Sequence[str], known: Iterable[str]) -> tuple[list[str], 
     first_option = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     names = list(dict.fromkeys(words[:first_option]))
     if not names:
-        raise ValueError(f"name an experiment first: nap run {known[0]}; there are {', '.join(known)}")
+        raise ValueError(f"name an experiment first: nap {command} {known[0]}; there are {', '.join(known)}")
     for name in names:
         if name not in known:
             raise ValueError(f"no experiment {name!r}; there are {', '.join(known)}{_suggest(name, known)}")
     return names, list(words[first_option:])
 
 
-def parse(name: str, scales: Mapping[str, Any], words: Sequence[str]) -> Request:
+def parse(name: str, scales: Mapping[str, Any], words: Sequence[str], common: type[How] = How) -> Request:
     """What the words ask of one experiment; --help prints and exits.
 
+    `common` has the options that do not depend on the experiment: those of `nap run`, or more.
     Raises ValueError for a key that there is not, a value of a wrong type, or one out of its range.
     """
     scale = _scale(scales, words)
     default = scales[scale]
-    _check_keys(name, default, words)
-    given = _read(name, scale, default, words)
+    _check_keys(name, common, default, words)
+    given = _read(name, scale, common, default, words)
     if given is None:
-        raise ValueError(_culprit(name, scale, default, words))
+        raise ValueError(_culprit(name, scale, common, default, words))
     # The config's own checks run here: from inside tyro their message would come framed and wrapped.
     config = type(default)(**{f.name: getattr(given.experiment, f.name) for f in fields(default)})
     return Request(name, given.common, config)
@@ -104,21 +110,22 @@ def _scale(scales: Mapping[str, Any], words: Sequence[str]) -> str:
     return scale
 
 
-def _read(name: str, scale: str, default: Any, words: Sequence[str]) -> Any:
+def _read(name: str, scale: str, common: type[How], default: Any, words: Sequence[str]) -> Any:
     """The words, read by tyro: .common and .experiment; None where one of them is ill-typed."""
     import tyro
 
     kind = type(default)
     unchecked = type(kind.__name__, (kind,), {"__post_init__": lambda self: None})
-    both: Any = make_dataclass("Options", [("common", How), ("experiment", unchecked)], frozen=True)
+    both: Any = make_dataclass("Options", [("common", common), ("experiment", unchecked)], frozen=True)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # its own words on what is wrong fill a screen
             return tyro.cli(
                 both,
                 args=list(words),
-                default=both(How(scale=scale), unchecked(**vars(default))),  # type: ignore[arg-type]
-                prog=f"nap run {name}",
-                description=f"Defaults below are those of --scale {scale}.\n\n{EXAMPLES.format(name=name)}",
+                default=both(common(scale=scale), unchecked(**vars(default))),  # type: ignore[arg-type]
+                prog=f"nap {common.command} {name}",
+                description=f"Defaults below are those of --scale {scale}.\n\n"
+                + common.examples.format(name=name),
                 config=(tyro.conf.OmitArgPrefixes,),
             )
     except SystemExit as exit_:
@@ -127,37 +134,38 @@ def _read(name: str, scale: str, default: Any, words: Sequence[str]) -> Any:
         return None
 
 
-def _check_keys(name: str, default: Any, words: Sequence[str]) -> None:
-    keys = _kinds(default)
-    for key, *values in _groups(words):
-        if _bare(key) not in keys and key not in ("--help", "-h"):
+def _check_keys(name: str, common: type[How], default: Any, words: Sequence[str]) -> None:
+    keys = _kinds(common, default)
+    for key, *values in groups(words):
+        if bare(key) not in keys and key not in ("--help", "-h"):
             raise ValueError(
                 f"{name} has no setting {' '.join([key, *values])}; "
-                f"it has {', '.join(keys)}{_suggest(_bare(key), keys)}"
+                f"it has {', '.join(keys)}{_suggest(bare(key), keys)}"
             )
 
 
-def _culprit(name: str, scale: str, default: Any, words: Sequence[str]) -> str:
+def _culprit(name: str, scale: str, common: type[How], default: Any, words: Sequence[str]) -> str:
     """Which option could not be read, and what was expected: each is tried by itself."""
-    for key, *values in _groups(words):
-        if _read(name, scale, default, [key, *values]) is None:
+    kinds = _kinds(common, default)
+    for key, *values in groups(words):
+        if _read(name, scale, common, default, [key, *values]) is None:
             nothing = "" if values else ", got nothing"
-            return f"{' '.join([key, *values])}: expected {in_words(_kinds(default)[_bare(key)])}{nothing}"
+            return f"{' '.join([key, *values])}: expected {in_words(kinds[bare(key)])}{nothing}"
     return f"these options do not go together: {' '.join(words)}"
 
 
-def _bare(key: str) -> str:
+def bare(key: str) -> str:
     """--no-report is about --report."""
     return key.replace("--no-", "--", 1)
 
 
-def _kinds(default: Any) -> dict[str, Any]:
+def _kinds(common: type[How], default: Any) -> dict[str, Any]:
     """Every option and its type."""
-    hints = get_type_hints(How) | get_type_hints(type(default))
+    hints = get_type_hints(common) | get_type_hints(type(default))
     return {"--" + name.replace("_", "-"): kind for name, kind in hints.items()}
 
 
-def _groups(words: Sequence[str]) -> Iterator[list[str]]:
+def groups(words: Sequence[str]) -> Iterator[list[str]]:
     """Each key with the values that follow it; --key=value is taken apart, underscores are hyphens."""
     group: list[str] = []
     for word in words:

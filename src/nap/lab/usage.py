@@ -14,6 +14,7 @@ EXAMPLES = """\
 examples:
   nap list                                          which experiments of the paper there are
   nap run fig1                                      one of them, at the scale of a laptop
+  nap sweep fig4                                    many runs at once: on cores, GPUs, Ray, SLURM
   nap claims results                                what of the paper's claims held
   nap inspect models.py:make_model --input 2x3x32x32
 """
@@ -34,6 +35,26 @@ exit codes:
   2   bad usage or settings, or data that is not there: nothing was started
   3   another process works in the same folder
   75  stopped by a signal after a checkpoint: run again to go on
+"""
+
+SWEEP_EXAMPLES = """\
+examples:
+  nap sweep fig4                              a worker on each core, or on each GPU
+  nap sweep fig4 --help                       every setting of fig4 and of the sweep, with its default
+  nap sweep fig4 --dry-run                    what there is to do; nothing is started
+  nap sweep fig1 fig4 --scale small --gpus 0 1 --per-gpu 2
+  nap sweep fig4 --engine ray --address 10.0.0.1:6379
+  nap sweep fig4 --engine slurm --slurm slurm_partition=gpu gpus_per_node=1 timeout_min=600
+
+Finished runs are skipped, failed ones are begun again, killed ones go on from their checkpoints. The same
+command goes on after a kill of anything, and several may work at the same folder.
+
+exit codes:
+  0   all runs finished
+  1   a run failed again and again; the others went on
+  2   bad usage or settings, or data that is not there
+  3   --force, and another process works in the same folder
+  75  stopped by a signal after a checkpoint of each run: run again to go on
 """
 
 CLAIMS_EXAMPLES = """\
@@ -73,7 +94,7 @@ exit codes:
 
 
 def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
-    """The parser of `nap` and its subcommands; what follows `nap run NAME` is read by `nap.lab.options`."""
+    """The parser of `nap` and its subcommands; `nap.lab.options` reads what follows `nap run NAME`."""
     top = argparse.ArgumentParser(
         prog="nap",
         description="Normalize-and-Project: networks that keep learning.",
@@ -87,6 +108,9 @@ def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
     run = _add(commands, "run", "run experiments; again to go on where they stopped", RUN_EXAMPLES)
     run.add_argument("names", nargs="+", metavar="NAME", help=", ".join(experiments))
     run.add_argument("settings", nargs="*", metavar="--setting VALUE", help="see nap run NAME --help")
+    sweep = _add(commands, "sweep", "run experiments on many cores, GPUs or machines", SWEEP_EXAMPLES)
+    sweep.add_argument("names", nargs="+", metavar="NAME", help=", ".join(experiments))
+    sweep.add_argument("settings", nargs="*", metavar="--setting VALUE", help="see nap sweep NAME --help")
     claims = _add(commands, "claims", "what of the paper's claims the results bear out", CLAIMS_EXAMPLES)
     claims.add_argument("folder", type=Path, metavar="DIR", help="a folder with results")
     claims.add_argument("--json", action="store_true", help="print JSON instead of a table")

@@ -32,8 +32,11 @@ FINE, FAILED = 0, 1
 FAILURE = "failure.txt"  # in a run's folder: the traceback of the error that ended it
 
 
-def run(requests: Sequence[tuple[Experiment, Request]]) -> int:
-    """Do what was asked; the exit code. Of the processes that torchrun started, the first one leads."""
+def run(requests: Sequence[tuple[Experiment, Request]], *, judge: bool = True) -> int:
+    """Do what was asked; the exit code. Of the processes that torchrun started, the first one leads.
+
+    With `judge` it ends with the verdicts; not so in a worker that does one run of many.
+    """
     how, place = requests[0][1].how, Place.from_environment()
     runs = chosen(requests)
     if (reason := not_spread(runs, place.size)) is not None:
@@ -49,7 +52,7 @@ def run(requests: Sequence[tuple[Experiment, Request]]) -> int:
     with joined(place, device, sharing=how.spread) as crew:
         if crew.leads:
             with ended(crew):
-                return _lead(requests, device, crew)
+                return _lead(requests, device, crew, judge)
         _follow_all([run for _, _, run in runs], device, crew)
         return FINE
 
@@ -68,7 +71,9 @@ def _follow_all(runs: Sequence[Run], device: torch.device, crew: Crew) -> None:
             del work  # before the next one takes its memory
 
 
-def _lead(requests: Sequence[tuple[Experiment, Request]], device: torch.device, crew: Crew) -> int:
+def _lead(
+    requests: Sequence[tuple[Experiment, Request]], device: torch.device, crew: Crew, judge: bool
+) -> int:
     """All runs, and what they show; the exit code. All folders are checked before any work starts."""
     how = requests[0][1].how
     homes = {home(experiment, how): None for experiment, _ in requests}
@@ -79,7 +84,7 @@ def _lead(requests: Sequence[tuple[Experiment, Request]], device: torch.device, 
         code = _carry_out_all(tasks, ", ".join(r.name for _, r in requests), device, how, crew, stop)
     if stop.signal is not None and code != FINE:
         return code
-    for folder in homes:
+    for folder in homes if judge else ():
         print()
         try:
             claims.command(folder, False)

@@ -1,0 +1,88 @@
+"""progress.json in a run's folder: how far its worker is. For those who watch; nothing depends on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nap.lab.runs.work import Work
+
+FILE_NAME = "progress.json"
+EVERY_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Beat:
+    """How far a run is."""
+
+    done: int
+    total: int
+    unit: str
+
+    @property
+    def share(self) -> float:
+        """From 0 to 1."""
+        return min(1.0, self.done / self.total) if self.total else 0.0
+
+
+def read(folder: Path) -> Beat | None:
+    """What the run's worker told last; None where it told nothing yet."""
+    try:
+        return Beat(**json.loads((folder / FILE_NAME).read_bytes()))
+    except (OSError, ValueError, TypeError):  # not there, or of another version: the view can do without
+        return None
+
+
+def forget(folder: Path) -> None:
+    """Remove what an earlier worker told: until the next one tells something, it has not begun."""
+    (folder / FILE_NAME).unlink(missing_ok=True)
+
+
+class Told:
+    """A work that tells how far it is, twice a second at most."""
+
+    def __init__(self, work: Work, folder: Path):
+        self._work, self._file, self._next = work, folder / FILE_NAME, 0.0
+        self._tell()
+
+    @property
+    def total(self) -> int:
+        return self._work.total
+
+    @property
+    def done(self) -> int:
+        return self._work.done
+
+    @property
+    def unit(self) -> str:
+        return self._work.unit
+
+    @property
+    def steps_per_unit(self) -> int:
+        return self._work.steps_per_unit
+
+    def advance(self) -> list[dict[str, Any]]:
+        rows = self._work.advance()
+        if time.monotonic() >= self._next or self.done == self.total:
+            self._tell()
+        return rows
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._work.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._work.load_state_dict(state)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._next = time.monotonic() + EVERY_SECONDS
+        aside = self._file.with_name(FILE_NAME + ".aside")
+        try:
+            aside.write_text(json.dumps(asdict(Beat(self.done, self.total, self.unit))))
+            os.replace(aside, self._file)
+        except OSError:  # a full disk: the run's own files will say so
+            aside.unlink(missing_ok=True)

@@ -1,0 +1,141 @@
+"""`nap sweep` once its words are read: look, plan, drive, and say what came of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from nap.lab import claims, report
+from nap.lab.experiments.experiment import Experiment
+from nap.lab.experiments.tasks import BOARD, home
+from nap.lab.options import Request
+from nap.lab.progress import duration
+from nap.lab.runs.carry import STOPPED
+from nap.lab.runs.crew import Place
+from nap.lab.runs.folder import RunFolder
+from nap.lab.runs.lock import FolderInUse
+from nap.lab.runs.signals import stop_requests
+
+from .attempts import BAD_USAGE, FAILED
+from .drive import Tracked, drive, tracked
+from .engine import Engine, opened
+from .found import Found, look, other_settings, user_of
+from .how import Sweeping
+from .jobs import Job, jobs
+from .watching import view
+
+FINISHED = 0
+
+
+def sweep(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str]) -> int:
+    """Do what was asked; the exit code. All folders are checked before any work starts."""
+    how = requests[0][1].how
+    assert isinstance(how, Sweeping)
+    how.check()
+    if Place.from_environment().size > 1:
+        raise ValueError("torchrun started several drivers; give nap sweep without torchrun")
+    todo = jobs(requests, settings)
+    found = [look(job.path) for job in todo]
+    title = ", ".join(request.name for _, request in requests)
+    if how.dry_run:
+        _check(todo, how)
+        Console().print(plan(title, todo, found))
+        return FINISHED
+    with opened(how, len(todo)) as engine, stop_requests() as stop:
+        _check(todo, how)
+        runs = [_ready(job, each, how) for job, each in zip(todo, found, strict=True)]
+        print(_announcement(title, how, runs, engine), flush=True)
+        with view(title, "starting" if how.engine == "local" else "queued") as show:
+            drive(runs, engine, show, retries=how.retries, stop=stop)
+    code = exit_code(runs)
+    if code == STOPPED:
+        left = sum(run.standing not in ("finished", "failed", "refused") for run in runs)
+        print(f"Stopped by {stop.signal}, {left} of {len(runs)} runs are left; the same command goes on")
+        return code
+    for folder in {home(experiment, how): None for experiment, _ in requests}:
+        _verdicts(folder, how)
+    return code
+
+
+def exit_code(runs: Sequence[Tracked]) -> int:
+    """As that of `nap run`: a failed run, one refused, work left."""
+    count = Counter(run.standing for run in runs)
+    if sum(count[key] for key in ("finished", "failed", "refused")) < len(runs):
+        return STOPPED
+    return FAILED if count["failed"] else BAD_USAGE if count["refused"] else FINISHED
+
+
+def plan(title: str, todo: Sequence[Job], found: Sequence[Found]) -> Table:
+    """What there is to do, as a table."""
+    count = Counter(each.state for each in found)
+    states = ", ".join(f"{count[state]} {state}" for state in dict.fromkeys(each.state for each in found))
+    table = Table(title=f"{title}: {len(todo)} runs, {states}")
+    for heading in ("run", "its folder says", "so", "folder"):
+        table.add_column(heading, overflow="fold")
+    so = {"finished": "nothing", "in use": "wait", "new": "begin"}
+    for job, each in zip(todo, found, strict=True):
+        words = f"{each.state}, {duration(each.seconds)} of work" if each.seconds else each.state
+        if each.state in ("failed", "in use"):
+            words += f": {each.words}"
+        table.add_row(job.label, words, so.get(each.state, "go on"), str(job.folder))
+    return table
+
+
+def _check(todo: Sequence[Job], how: Sweeping) -> None:
+    """Refuse folders with other settings, and with --force those that others work in."""
+    for job in todo:
+        if how.force:
+            if (owner := user_of(job.path)) is not None:
+                raise FolderInUse(f"{job.folder} is {owner}; wait for it or stop it, then --force")
+        elif lines := other_settings(job.path, job.settings(how.scale)):
+            raise ValueError(
+                f"{job.folder} holds a run with other settings:\n  "
+                + "\n  ".join(lines)
+                + "\nChoose another folder with --out, or start this one over with --force"
+            )
+
+
+def _ready(job: Job, found: Found, how: Sweeping) -> Tracked:
+    """The job with its folder made ready: there, writable, with its config, and empty after --force."""
+    if found.state in ("new", "begun", "failed") or how.force:
+        try:
+            RunFolder.open(job.path, **job.settings(how.scale), start_over=how.force).close()
+        except FolderInUse:  # in this very moment
+            if how.force:
+                raise
+    if how.force:
+        shutil.rmtree(job.path / BOARD, ignore_errors=True)
+        found = Found("new")
+    return tracked(job, found)
+
+
+def _announcement(title: str, how: Sweeping, runs: Sequence[Tracked], engine: Engine) -> str:
+    count = Counter(run.standing for run in runs)
+    parts = [f"{len(runs)} run{'s' * (len(runs) > 1)}"]
+    if how.part != "1/1":
+        parts[0] += f" (part {how.part} of them)"
+    named = {"finished": "finished already", "elsewhere": "in use elsewhere"}
+    parts += [f"{count[key]} {words}" for key, words in named.items() if count[key]]  # type: ignore[index]
+    others = [
+        f"\n{run.job.label}: {run.words}; waiting for that" for run in runs if run.standing == "elsewhere"
+    ]
+    threads = how.threads or 1
+    return (
+        f"{title}: scale {how.scale}, {', '.join(parts)}, on {engine.words}, "
+        f"{threads} thread{'s' * (threads > 1)} each, into {how.out}" + "".join(others)
+    )
+
+
+def _verdicts(folder: Path, how: Sweeping) -> None:
+    print()
+    try:
+        claims.command(folder, False)
+    except ValueError as error:  # the runs are done all the same
+        print(f"No verdicts: {error}")
+    pointer = f"Report: {report.command(folder)}" if how.report else f"Figures: nap report {folder}"
+    print(f"\nResults: {folder}\n{pointer}")

@@ -1,0 +1,81 @@
+"""What a run's folder says: the only truth about what is finished, begun, failed or in use."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from nap.lab import rows
+from nap.lab.runs import checkpoint, manifest
+from nap.lab.runs.folder import CONFIG_NAME, LOCK_NAME, differences
+from nap.lab.runs.lock import FolderInUse, Lock
+
+State = Literal["new", "begun", "failed", "in use", "finished"]
+Mark = tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """The state of a folder, and why or by whom."""
+
+    state: State
+    words: str = ""
+    seconds: float = 0.0  # of work in it
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether to run again would meet the same again: numbers gone wild."""
+        return self.words.startswith("not finite")
+
+
+def look(folder: Path) -> Found:
+    """The state of a run's folder."""
+    noted, _ = manifest.Manifest.read(folder / manifest.FILE_NAME)
+    seconds = float(noted.content.get("seconds", 0.0))
+    if noted.finished is not None:
+        file = folder / rows.FILE_NAME
+        if file.exists() and file.stat().st_size == noted.content["rows_bytes"]:
+            return Found("finished", noted.finished, seconds)
+        return Found("failed", f"{file} was edited after the run was finished", seconds)
+    if (owner := user_of(folder)) is not None:
+        return Found("in use", owner, seconds)
+    if not noted.content.get("sittings"):
+        return Found("new")
+    reason = noted.content["sittings"][-1]["exit"] or "killed"
+    return Found("failed" if reason.startswith(("failed", "not finite")) else "begun", reason, seconds)
+
+
+def user_of(folder: Path) -> str | None:
+    """Who holds the folder, in words; None where nobody does.
+
+    To find out, its lock is taken and let go: a worker that meets that moment tries once more.
+    """
+    if not (folder / LOCK_NAME).exists():
+        return None
+    try:
+        Lock(folder / LOCK_NAME).release()
+    except FolderInUse as error:
+        return str(error).partition(" is ")[2].partition(";")[0]
+    return None
+
+
+def other_settings(folder: Path, asked: dict[str, Any]) -> list[str]:
+    """A line for each setting in which the folder's run differs from what was asked."""
+    try:
+        there = json.loads((folder / CONFIG_NAME).read_bytes())
+    except FileNotFoundError:
+        return []
+    except ValueError as error:
+        return [f"{CONFIG_NAME} is damaged: {error}"]
+    return list(differences(there, asked))
+
+
+def mark(folder: Path) -> Mark:
+    """Changes whenever a new checkpoint is saved."""
+    try:
+        stat = (folder / checkpoint.FILE_NAME).stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns

@@ -1,0 +1,71 @@
+"""The options of `nap sweep`: those of `nap run`, and where to place the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from nap.lab.options import How, bare, groups
+
+EXAMPLES = """\
+examples:
+  nap sweep {name}                                on this machine: a worker on each core or GPU
+  nap sweep {name} --dry-run                      what there is to do; nothing is started
+  nap sweep {name} --scale small --per-gpu 2      two workers on each GPU
+  nap sweep {name} --engine ray                   on the Ray cluster that this machine belongs to
+  nap sweep {name} --engine slurm --slurm slurm_partition=gpu timeout_min=600
+  nap sweep {name} --scale paper --help           the settings and defaults of another scale"""
+
+
+@dataclass(frozen=True)
+class Sweeping(How):
+    """How to run, and where."""
+
+    command = "sweep"
+    examples = EXAMPLES
+
+    threads: int = 0
+    """CPU threads of each worker; 0 takes one."""
+    engine: Literal["local", "ray", "slurm"] = "local"
+    """Who places the runs: this machine's cores and GPUs, a Ray cluster, or SLURM through submitit."""
+    workers: int = 0
+    """Runs at the same time; 0 takes one a core or GPU here, and leaves it to the queue of Ray or SLURM."""
+    gpus: tuple[int, ...] = ()
+    """GPUs of this machine to use, by number; all of them unless some are named."""
+    per_gpu: int = 1
+    """Runs that share a GPU, here or on Ray."""
+    retries: int = 2
+    """How often in a row a run may end in vain, without a new checkpoint, and is begun once more."""
+    address: str = "auto"
+    """Ray: where its cluster is; local starts one for this command alone."""
+    slurm: tuple[str, ...] = ()
+    """SLURM: KEY=VALUE for submitit, as slurm_partition=gpu timeout_min=600; cluster=local rehearses here."""
+    dry_run: bool = False
+    """Print what there is to do, and do nothing."""
+
+    def check(self) -> None:
+        """Refuse numbers out of range; not when it is made, since tyro would frame and wrap the message."""
+        for name, least in (("workers", 0), ("per_gpu", 1), ("retries", 0), ("threads", 0)):
+            if (value := getattr(self, name)) < least:
+                raise ValueError(f"--{name.replace('_', '-')} {value}: it must be at least {least}")
+
+
+# what a worker is not told: the driver sees to it, once, or says it otherwise
+_DRIVERS_OWN = {f.name for f in fields(Sweeping)} - {f.name for f in fields(How)} | {
+    "part",
+    "threads",
+    "force",
+    "report",
+}
+
+
+def for_workers(settings: Sequence[str]) -> Iterator[str]:
+    """The settings that are passed on to `nap run`, as they were given.
+
+    >>> list(for_workers(["--seeds=3", "--engine", "ray", "--no-report", "--out", "here", "--dry_run"]))
+    ['--seeds', '3', '--out', 'here']
+    """
+    for key, *values in groups(settings):
+        if bare(key).removeprefix("--").replace("-", "_") not in _DRIVERS_OWN:
+            yield from (key, *values)

@@ -1,0 +1,80 @@
+"""A Ray cluster: each job is a task, and Ray finds it a node with the cores and GPUs that it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, TaskCancelledError
+
+from . import launch
+from .engine import End
+from .how import Sweeping
+from .jobs import Job
+
+
+class Cluster:
+    """Tasks on a Ray cluster. Ray itself repeats none of them: that is for the driver to decide."""
+
+    def __init__(self, how: Sweeping):
+        resources = ray.cluster_resources()
+        gpus = resources.get("GPU", 0.0)
+        if how.device == "cuda" and not gpus:
+            raise ValueError("--device cuda: this Ray cluster has no GPU; take --device cpu")
+        with_gpu = how.device != "cpu" and gpus > 0
+        self.workers, cores, nodes = how.workers, how.threads or 1, len(ray.nodes())
+        self.words = (
+            f"Ray ({resources.get('CPU', 0):g} cores, {gpus:g} GPUs on {nodes} node{'s' * (nodes > 1)})"
+        )
+        self._sit: Any = ray.remote(
+            num_cpus=cores, num_gpus=1 / how.per_gpu if with_gpu else 0, max_retries=0
+        )(launch.sit)
+
+    def place(self, job: Job) -> OnRay:
+        log = job.path / launch.LOG_NAME
+        task = self._sit.options(name=f"nap {job.label}")
+        return OnRay(task.remote(job.command, job.where, log, dict(job.environment)))
+
+
+class OnRay:
+    """A task that waits or works."""
+
+    def __init__(self, result: Any):
+        self._result = result
+
+    def ended(self) -> End | None:
+        ready, _ = ray.wait([self._result], timeout=0)
+        if not ready:
+            return None
+        try:
+            return End(ray.get(self._result))
+        except TaskCancelledError:
+            return End(None, "cancelled")
+        except RayError as error:  # its process or its node is gone
+            return End(None, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+
+    def stop(self) -> None:
+        ray.cancel(self._result)
+
+    def kill(self) -> None:
+        ray.cancel(self._result, force=True)
+
+
+@contextlib.contextmanager
+def cluster(how: Sweeping) -> Iterator[Cluster]:
+    """The cluster at `how.address`, for as long as the block lasts."""
+    try:
+        ray.init(address=how.address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"no Ray cluster at {how.address} ({reason}); start one with `ray start --head`, name another "
+            f"with --address, set RAY_AUTH_MODE=token where it asks for a token, or take --engine local"
+        ) from error
+    try:
+        yield Cluster(how)
+    finally:
+        ray.shutdown()

@@ -1,0 +1,128 @@
+"""`nap sweep` on a real local Ray cluster, and on submitit's local executor: killed, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sweep_slurm import small_slurm
+from sweep_trials import (
+    ENVIRONMENT,
+    advanced,
+    assert_same,
+    kill_at_random,
+    parent,
+    sittings,
+    sweeping,
+    undisturbed,
+    until,
+    workers,
+)
+
+pytestmark = pytest.mark.slow
+RUNS, STEPS = 2, ["--steps", "40"]
+SIZE = ["--runs", str(RUNS), *STEPS]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    until(lambda: not workers("results"))
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return undisturbed(tmp_path_factory.mktemp("undisturbed"), *STEPS)
+
+
+@pytest.fixture(scope="module")
+def ray_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster of this machine alone, with two cores, that ends with its tests."""
+    place = tempfile.mkdtemp(prefix="nap-ray-", dir="/tmp")  # short, since sockets lie in it
+    words = (
+        "start --head --block --port 0 --num-cpus 2 --num-gpus 0 --include-dashboard false "
+        f"--object-store-memory 80000000 --disable-usage-stats --temp-dir {place}"
+    )
+    log = tmp_path_factory.mktemp("ray") / "log"
+    with log.open("w") as out:
+        head = subprocess.Popen(
+            [Path(sys.executable).with_name("ray"), *words.split()],
+            env=ENVIRONMENT,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield until(lambda: re.search(r"--address='([\d.:]+)'", log.read_text()))[1]
+    finally:
+        head.send_signal(signal.SIGTERM)
+        head.wait(30)
+        shutil.rmtree(place)
+
+
+def test_ray_with_workers_tasks_and_the_driver_killed(expected: Path, ray_address: str) -> None:
+    words = [*SIZE, "--engine", "ray", "--address", ray_address, "--retries", "30"]
+    draws = random.Random(1)
+    with sweeping(*words) as driver:
+        kill_at_random("results", driver, draws, kills=2)  # the run's own process
+        kill_at_random("results", driver, draws, kills=1, victim=parent)  # Ray's, which started it
+        until(lambda: advanced("results"), driver)
+        driver.kill()
+    until(lambda: not workers("results"))  # Ray ends the tasks of a driver that is gone
+    with sweeping(*words, "--seconds-per-step", "0.1") as driver:
+        until(lambda: advanced("results"), driver)
+        driver.process.send_signal(signal.SIGTERM)
+        assert "of 2 runs are left; the same command goes on" in driver.said(code=75)
+    until(lambda: not workers("results"))
+    assert "stopped by SIGTERM" in [ends[-1] for ends in sittings("results").values()]
+    with sweeping(*words) as driver:
+        assert "on Ray (2 cores, 0 GPUs on 1 node)" in driver.said()
+    assert_same("results", expected, runs=RUNS)
+
+
+def test_submitit_with_workers_jobs_and_the_driver_killed(expected: Path) -> None:
+    words = [*SIZE, *shlex.split("--engine slurm --slurm cluster=local --workers 2 --retries 30")]
+    draws = random.Random(2)
+    with sweeping(*words) as driver:
+        kill_at_random("results", driver, draws, kills=1)  # the run's own process
+        kill_at_random("results", driver, draws, kills=1, victim=parent)  # submitit's, which started it
+        busy = until(lambda: advanced("results"), driver)[0]
+        os.kill(busy, signal.SIGSTOP)  # so that it is still there when the next driver comes
+        driver.kill()
+    with sweeping(*words) as driver:
+        until(lambda: f"in use by process {busy}" in driver.so_far(), driver)
+        os.kill(busy, signal.SIGCONT)
+        driver.said()
+    assert_same("results", expected, runs=RUNS)
+    assert any("killed" in ends for ends in sittings("results").values())
+
+
+def test_slurm_from_submission_to_cancelled_jobs(expected: Path, tmp_path: Path) -> None:
+    """SLURM's commands are small ones of our own: this tests what we and submitit say to them."""
+    slurm = {"PATH": f"{small_slurm(tmp_path / 'slurm')}:{os.environ['PATH']}"}
+    words = [*SIZE, *shlex.split("--engine slurm --slurm slurm_partition=tests timeout_min=30 --workers 2")]
+    with sweeping(*words, **slurm) as driver:
+        os.kill(until(lambda: advanced("results"), driver)[0], signal.SIGUSR2)  # its time is almost up
+        until(lambda: "ended with exit code 75; to go on from its last" in driver.so_far(), driver)
+        until(lambda: advanced("results"), driver)
+        driver.process.send_signal(signal.SIGINT)
+        driver.said(code=75)
+    until(lambda: not workers("results"))
+    assert "stopped by SIGTERM" in [ends[-1] for ends in sittings("results").values()]
+    with sweeping(*words, **slurm) as driver:
+        assert "on SLURM" in driver.said()
+    assert_same("results", expected, runs=RUNS)
+    script = (tmp_path / "slurm" / "1.script").read_text()
+    for line in ("--partition=tests", "--time=30", "--cpus-per-task=1", "--job-name=nap"):
+        assert f"#SBATCH {line}\n" in script

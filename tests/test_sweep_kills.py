@@ -1,0 +1,85 @@
+"""`nap sweep` on this machine with workers and drivers killed: nothing lost, nothing run twice."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sweep_trials import (
+    advanced,
+    assert_same,
+    kill_at_random,
+    sittings,
+    sweeping,
+    undisturbed,
+    until,
+    workers,
+)
+
+pytestmark = pytest.mark.slow
+RUNS, STEPS = 2, ["--steps", "40"]
+SIZE = ["--runs", str(RUNS), *STEPS]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    until(lambda: not workers("results"))  # those of a killed driver end by themselves
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return undisturbed(tmp_path_factory.mktemp("undisturbed"), *STEPS)
+
+
+def test_workers_killed_at_random_and_a_second_sweep_beside(expected: Path) -> None:
+    more = ["--runs", "3", "--retries", "30"]
+    with (
+        sweeping(*STEPS, *more, "--workers", "2") as first,
+        sweeping(*STEPS, *more, "--workers", "1") as second,
+    ):
+        kill_at_random("results", first, random.Random(0), kills=5)
+        out = first.said() + second.said()
+    assert_same("results", expected, runs=3)
+    assert sum(ends.count("killed") for ends in sittings("results").values()) >= 2
+    assert "its worker was killed by SIGKILL; to go on from its last checkpoint" in out
+
+
+def test_drivers_are_killed_and_stopped_and_the_next_one_goes_on(expected: Path) -> None:
+    with sweeping(*SIZE, "--workers", "2") as driver:
+        until(lambda: len(advanced("results")) == 2, driver)
+        driver.kill()
+    until(lambda: not workers("results"))  # they save and end by themselves
+    with sweeping(*SIZE, "--workers", "2", "--seconds-per-step", "0.1") as driver:
+        until(lambda: len(advanced("results")) == 2, driver)
+        driver.process.send_signal(signal.SIGINT)
+        out = driver.said(code=75)
+        assert "SIGINT: waiting for 2 runs to save" in out
+        assert out.endswith("Stopped by SIGINT, 2 of 2 runs are left; the same command goes on\n")
+        assert not workers("results")
+    assert [*sittings("results").values()].count(["stopped by SIGTERM"] * 2) == 2  # none was just killed
+    with sweeping(*SIZE, "--workers", "2") as driver:
+        assert "to go on from its last checkpoint" not in driver.said()  # nor failed
+    assert_same("results", expected, runs=RUNS)
+
+
+def test_a_run_that_always_fails_is_tried_again_and_told_and_the_others_finish(expected: Path) -> None:
+    with sweeping(*SIZE, "--broken", "1", "--retries", "1") as driver:
+        out = driver.said(code=1)
+    reason = "RuntimeError: run 1 is broken (more in results/counting-demo/run-1/failure.txt)"
+    assert f"run-1: {reason}; to go on from its last checkpoint" in out
+    assert f"run-1: failed: {reason}; given up, 2 times in a row in vain" in out
+    assert "Results: results/counting-demo" in out
+    assert "Traceback" in Path("results/counting-demo/run-1/failure.txt").read_text()
+    ends = sittings("results")
+    assert ends["run-0"] == ["finished"]
+    with sweeping(*SIZE) as mended:
+        out = mended.said()
+    assert "2 runs, 1 finished already" in out
+    assert_same("results", expected, runs=RUNS)
+    assert sittings("results")["run-0"] == ends["run-0"]
