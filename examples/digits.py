@@ -7,6 +7,7 @@ both steps of NaP. All of nap is in `prepare`; the rest is an ordinary training 
 
 from __future__ import annotations
 
+import argparse
 import math
 import multiprocessing
 import statistics
@@ -55,7 +56,7 @@ def prepare(arm: str, images: Tensor) -> tuple[nn.Sequential, torch.optim.Optimi
     return model, optimizer
 
 
-def train(arm: str) -> list[Row]:
+def train(arm: str, tasks: int) -> list[Row]:
     """One row of measurements for each task."""
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
@@ -63,7 +64,7 @@ def train(arm: str) -> list[Row]:
     model, optimizer = prepare(arm, images)
     draws = torch.Generator().manual_seed(SEED)  # the same labels and batches for every arm
     rows = []
-    for _ in range(TASKS):
+    for _ in range(tasks):
         labels = torch.randint(CLASSES, (IMAGES,), generator=draws)
         correct = torch.zeros(())
         for _ in range(UPDATES_PER_TASK):
@@ -99,13 +100,13 @@ def digits() -> Tensor:
     return (images - images.mean()) / images.std()
 
 
-def run_arms() -> dict[str, list[Row]]:
+def run_arms(tasks: int) -> dict[str, list[Row]]:
     """The rows of every arm, each trained in a process of its own."""
     context = multiprocessing.get_context("spawn")
     counter = context.Value("i", 0)
     with ProcessPoolExecutor(len(ARMS), context, initializer=_share, initargs=(counter,)) as pool:
-        jobs = {arm: pool.submit(train, arm) for arm in ARMS}
-        show_progress(list(jobs.values()), counter)
+        jobs = {arm: pool.submit(train, arm, tasks) for arm in ARMS}
+        show_progress(list(jobs.values()), counter, tasks * len(ARMS))
         return {arm: job.result() for arm, job in jobs.items()}
 
 
@@ -114,9 +115,9 @@ def _share(counter: Any) -> None:
     _tasks_done = counter
 
 
-def show_progress(jobs: list[Future[list[Row]]], counter: Any) -> None:
+def show_progress(jobs: list[Future[list[Row]]], counter: Any, total: int) -> None:
     """A line that says how far the arms are: rewritten in a terminal, once every tenth elsewhere."""
-    start, total, shown, terminal = time.monotonic(), TASKS * len(ARMS), 0, sys.stderr.isatty()
+    start, shown, terminal = time.monotonic(), 0, sys.stderr.isatty()
     first: tuple[float, int] | None = None  # the clock starts with the first finished tasks, not with imports
     while not all(job.done() for job in jobs):
         time.sleep(0.25)
@@ -179,23 +180,23 @@ def plot(results: dict[str, list[Row]], path: Path) -> None:
             for arm, rows in results.items():
                 if key == "effective rate" and arm == "no norm":
                     continue
-                tasks, values = range(1, TASKS + 1), [row[key] for row in rows]
+                tasks, values = range(1, len(rows) + 1), [row[key] for row in rows]
                 if key == "accuracy":  # noisy: a mean over five tasks in front of what was measured
                     axis.plot(tasks, values, color=ARMS[arm], linewidth=0.8, alpha=0.35)
-                    values = [statistics.mean(values[max(0, i - 2) : i + 3]) for i in range(TASKS)]
+                    values = [statistics.mean(values[max(0, i - 2) : i + 3]) for i in range(len(rows))]
                 else:
                     values = [value / values[0] for value in values]
                 axis.plot(tasks, values, color=ARMS[arm], linewidth=2.2)
                 axis.annotate(
                     arm.replace(" only", "\nonly"),
-                    (TASKS, values[-1]),
+                    (len(rows), values[-1]),
                     xytext=(6, 0),
                     textcoords="offset points",
                     color=ARMS[arm],
                     va="center",
                     fontweight="bold",
                 )
-            axis.set(xlabel="task (labels drawn anew)", xlim=(0, TASKS + 1), ylim=limits)
+            axis.set(xlabel="task (labels drawn anew)", xlim=(0, tasks[-1] + 1), ylim=limits)
             axis.set_title(title)
         axes[0].axhline(1 / CLASSES, color="#555555", linewidth=1, linestyle=":")
         axes[0].text(1, 1 / CLASSES - 0.015, "chance", color="#555555", va="top", fontsize=9)
@@ -207,10 +208,14 @@ def plot(results: dict[str, list[Row]], path: Path) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", type=int, default=TASKS, help=f"how often labels are drawn, {TASKS}")
+    args = parser.parse_args()
     print(
-        f"{TASKS} tasks of {UPDATES_PER_TASK} updates: {IMAGES} digits, random labels, Adam {LEARNING_RATE:g}"
+        f"{args.tasks} tasks of {UPDATES_PER_TASK} updates: {IMAGES} digits, random labels, "
+        f"Adam {LEARNING_RATE:g}"
     )
-    results = run_arms()
+    results = run_arms(args.tasks)
     plot(results, OUT / "digits.png")
     print(f"\n{table(results)}\n\nPlot: {(OUT / 'digits.png').relative_to(OUT.parent)}")
 

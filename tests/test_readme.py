@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import doctest
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nap.lab.experiments.experiment import MODULES, experiments
+from nap.lab.options import How, parse, split_names
+from nap.lab.sweep.how import Sweeping
+from nap.lab.usage import parser
+
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
+OPTIONS: dict[str, type[How]] = {"run": How, "sweep": Sweeping}
 FILE = re.compile(r"\b((?:src|tests|examples|docs)/[\w/.-]+\.(?:py|md))\b")
 
 
@@ -40,6 +48,42 @@ def run_snippets(text: str, filename: str) -> None:
 )
 def test_snippets_run(page: Path) -> None:
     run_snippets(page.read_text("utf-8"), name(page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_snippet_hides(page: Path) -> None:
+    """Code stands in ```python, which is run; ```text and fences without a word are not Python."""
+    text = page.read_text("utf-8")
+    fences = FENCE.findall(text)
+    assert len(re.findall(r"^\s*(?:```|~~~)", text, re.MULTILINE)) == 2 * len(fences)
+    assert {language for language, _ in fences} <= {"python", "text", ""}
+    assert [code for language, code in fences if language != "python" and ">>>" in code] == []
+
+
+def shown_commands(text: str) -> list[list[str]]:
+    """The words of each `nap …` in a fence; what follows two spaces is a remark."""
+    lines = [line for language, code in FENCE.findall(text) if not language for line in code.splitlines()]
+    commands = [re.split(r"\s{2,}|\s#", line)[0] for line in lines if line.startswith("nap ")]
+    return [shlex.split(command)[1:] for command in commands]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if shown_commands(page.read_text("utf-8"))], ids=name
+)
+def test_commands_are_understood(page: Path) -> None:
+    for words in shown_commands(page.read_text("utf-8")):
+        if words[0] in OPTIONS:
+            names, settings = split_names([word for word in words[1:] if word != "--help"], MODULES)
+            for experiment, of in experiments(names).items():
+                parse(experiment, of.scales, settings, OPTIONS[words[0]])
+        else:
+            parser(MODULES).parse_args(words)
+
+
+def test_a_wrong_command_is_seen() -> None:
+    (words,) = shown_commands("```\nnap run fig1 --tsaks 3    a remark\n```\n")
+    with pytest.raises(ValueError, match="tsaks"):
+        parse("fig1", experiments(["fig1"])["fig1"].scales, split_names(words[1:], MODULES)[1])
 
 
 @pytest.mark.parametrize("code", [">>> 1 + 1\n3\n", "assert 1 + 1 == 3\n", ">>> 1 / 0\n"])
