@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from stable_baselines3 import A2C, DQN, PPO, SAC
+from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.logger import configure
 from torch import Tensor
 from torch.testing import assert_close
@@ -230,11 +230,6 @@ def test_the_monitor_draws_no_random_numbers() -> None:
         return tensors(model.learn(128, callback=list(callbacks)).policy)
 
     assert_close(trained(MonitorCallback(observations(), every=2)), trained(), rtol=0, atol=0)
-
-
-def test_the_monitor_refuses_what_has_several_optimizers() -> None:
-    with pytest.raises(ValueError, match="SAC has an optimizer for each network; monitor one"):
-        SAC("MlpPolicy", "Pendulum-v1", device="cpu").learn(10, callback=MonitorCallback(np.zeros((8, 3))))
 
 
 def test_gymnasium_spaces_keep_their_generators() -> None:

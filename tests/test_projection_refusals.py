@@ -48,8 +48,10 @@ def wrong(**options: Any) -> Projector:
         (lambda: Projector(net(), output="free"), r"never traced.*nap\.normalize_.*exclude"),
         (lambda: Projector(net(), affine="joint"), r"1\.weight.*never traced.*nap\.normalize_.*'decay'"),
         (
-            lambda: Projector(net().requires_grad_(False)),
-            r"0\.weight, 3\.weight.*frozen.*exclude=\['0\.weight'",
+            lambda: Projector(
+                traced(with_change(lambda m: m.get_parameter("1.bias").requires_grad_(False))), affine="joint"
+            ),
+            r"1\.weight, 1\.bias: affine='joint' moves both, and one of them is frozen; freeze both",
         ),
         (lambda: Projector(set_weight(0.0)), r"3\.weight: a zero norm.*exclude=\['3\.weight'\]"),
         (lambda: Projector(set_weight(0.0, 2), per="row"), r"3\.weight: a zero norm"),
@@ -81,27 +83,49 @@ def test_a_stacked_weight_without_a_row_axis_is_refused_per_row_only() -> None:
         Projector(model, per="row")
 
 
+def with_head(gain: float, axis: int = 0, **more: float) -> Any:
+    """Output layers of 4096 entries that are `gain` times 1/√fan_in, fan_in being 1024."""
+    model, shape = nn.Module(), (4, 1024) if axis == 0 else (1024, 4)
+    model.register_parameter("hidden", nn.Parameter(1e-9 * torch.randn(3, 3)))  # only outputs count
+    rows = {"hidden": Weight("hidden", Role.SCALE_INVARIANT)}
+    for name, size in {"head": gain, **more}.items():
+        model.register_parameter(name, nn.Parameter(torch.full(shape, size / 32)))
+        rows[name] = Weight(name, Role.OUTPUT, out_axis=axis)
+    setattr(model, PLAN_ATTRIBUTE, Plan(weights=WeightTable(rows)))
+    return model
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_an_output_layer_that_starts_near_zero_needs_a_choice(axis: int) -> None:
-    def small(gain: float) -> Any:
-        """A head of 4096 entries that are `gain` times 1/√fan_in, fan_in being 1024."""
-        model = nn.Module()
-        shape = (4, 1024) if axis == 0 else (1024, 4)
-        model.register_parameter("hidden", nn.Parameter(1e-9 * torch.randn(3, 3)))  # only outputs count
-        model.register_parameter("head", nn.Parameter(torch.full(shape, gain / 32)))
-        rows = {
-            "hidden": Weight("hidden", Role.SCALE_INVARIANT),
-            "head": Weight("head", Role.OUTPUT, out_axis=axis),
-        }
-        setattr(model, PLAN_ATTRIBUTE, Plan(weights=WeightTable(rows)))
-        return model
-
     words = r"^head: an output layer that starts near zero.*output='free' or exclude=\['head'\].*'project'"
     with pytest.raises(ValueError, match=words):
-        Projector(small(0.029))
-    Projector(small(0.031))
-    Projector(small(0.01), exclude=["head"])
-    assert Projector(small(0.01), output="free").plan.names("project") == ["hidden"]
-    meant = Projector(small(0.01), output="project")
+        Projector(with_head(0.029, axis))
+    with pytest.raises(ValueError, match=words):
+        Projector(with_head(0.01, axis, other=1.0))  # a policy beside its values
+    Projector(with_head(0.01, axis), exclude=["head"])
+    assert Projector(with_head(0.01, axis), output="free").plan.names("project") == ["hidden"]
+    meant = Projector(with_head(0.01, axis), output="project")
     assert meant.plan.names("project") == ["hidden", "head"]
-    Projector(small(1.0)).load_state_dict(meant.state_dict())  # the same setting, chosen or by default
+    Projector(with_head(1.0, axis)).load_state_dict(meant.state_dict())  # the same setting, chosen or not
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_output_layer_that_starts_small_is_warned_of(axis: int) -> None:
+    words = r"^head: an output layer that starts small, entries of 0\.13/√fan_in.*output='free' or exclude"
+    with pytest.warns(UserWarning, match=words) as caught:
+        Projector(with_head(0.13, axis))
+    assert caught[0].filename == __file__  # the line that built it
+    Projector(with_head(0.15, axis))
+    Projector(with_head(0.13, axis), output="project")
+    Projector(with_head(0.1, axis, mean=0.58))  # σ of a noisy layer beside its μ
+    frozen = with_head(0.01, axis)
+    frozen.head.requires_grad_(False)
+    Projector(frozen)
+
+
+@pytest.mark.parametrize(("make", "size"), [(nn.Linear, 0.58), (nn.Conv2d, 0.58), (nn.Embedding, 16.0)])
+def test_layers_as_pytorch_starts_them_are_not_small(make: Any, size: float) -> None:
+    """The figures that the warning compares with: RMS entry · √fan_in."""
+    torch.manual_seed(0)
+    layer = make(256, 64, 1) if make is nn.Conv2d else make(256, 64) if make is nn.Linear else make(64, 256)
+    assert layer.weight.norm().item() / 8 == pytest.approx(size, rel=0.02)

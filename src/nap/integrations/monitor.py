@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
@@ -30,7 +32,6 @@ class Monitor:
         layers: modules to look at instead of all activations, as in `Recorder`.
         update: how to read the lr of an optimizer that is not known, "raw" or "normalised".
 
-    >>> import torch
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> optimizer = torch.optim.Adam(model.parameters())
     >>> monitor = Monitor(model, torch.randn(16, 4), print, every=100).attach(optimizer)  # doctest: +ELLIPSIS
@@ -57,7 +58,7 @@ class Monitor:
         self._kwargs: dict[str, Any] | None = probe if named else None
         self._recorder = Recorder(model, layers)
         self._optimizers: list[Any] = []
-        self._steps = 0
+        self._updates = 0
         self._hook: Any = None
 
     def attach(self, *optimizers: Any) -> Self:
@@ -67,7 +68,10 @@ class Monitor:
             for optimizer in self._optimizers:
                 update_of(optimizer)
         self._log(self.measure())
-        self._hook = self._optimizers[0].register_step_post_hook(self._after_step)
+        after = torch.compiler.disable(
+            self._after_step
+        )  # it counts: a compiled step would be made anew each time
+        self._hook = self._optimizers[0].register_step_post_hook(after)
         return self
 
     def detach(self) -> None:
@@ -78,13 +82,34 @@ class Monitor:
 
     def measure(self) -> dict[str, float]:
         """The numbers of this moment."""
-        numbers = self._recorder.measure(self._args, self._kwargs)
+        with resharded(self._model):
+            numbers = self._recorder.measure(self._args, self._kwargs)
         for optimizer in self._optimizers:
             rates = effective_learning_rates(self._model, optimizer, update=self._update)
             numbers |= {f"rate/{name}": float(rate) for name, rate in rates.items()}
         return {f"nap/{name}": number for name, number in numbers.items()}
 
+    @property
+    def updates(self) -> int:
+        """How many steps it has seen: the place of a measurement on the axis of a logger."""
+        return self._updates
+
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._steps += 1
-        if self._steps % self._every == 0:
+        self._updates += 1
+        if self._updates % self._every == 0:
             self._log(self.measure())
+
+
+@contextmanager
+def resharded(model: nn.Module) -> Iterator[None]:
+    """In it, a forward of a model under `fully_shard` leaves its parameters in pieces, as training does.
+
+    By itself the outermost module would keep them whole for a backward pass that does not come here.
+    """
+    parts: list[Any] = [module for module in model.modules() if hasattr(module, "reshard")]
+    hooks = [part.register_forward_hook(lambda module, *_: module.reshard()) for part in parts]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,4 +1,4 @@
-"""Stable-Baselines3: `PPO(NaPActorCriticPolicy, env)`, `DQN(NaPDQNPolicy, env)`.
+"""Stable-Baselines3: `PPO(NaPActorCriticPolicy, env)`, `DQN(NaPDQNPolicy, env)`, `SAC(NaPSACPolicy, env)`.
 
 The policy has its norms when it is built, so whatever builds it (a new model, `load`, a target network) has
 them, and the radii are in its `state_dict`, so `save` and `load` keep them.
@@ -7,9 +7,10 @@ them, and the radii are in its `state_dict`, so `save` and `load` keep them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from gymnasium.vector.utils import batch_space
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import (
@@ -17,11 +18,14 @@ from stable_baselines3.common.policies import (
     ActorCriticPolicy,
     MultiInputActorCriticPolicy,
 )
-from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy, MultiInputPolicy
-from torch import nn
+from stable_baselines3.dqn import policies as dqn
+from stable_baselines3.sac import policies as sac
+from stable_baselines3.td3 import policies as td3
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from nap.conversion.normalize import normalize_
-from nap.integrations.monitor import Monitor
+from nap.integrations.monitor import Log, Monitor
 from nap.projection.project import Projector
 
 Base: Any = nn.Module if TYPE_CHECKING else object
@@ -30,7 +34,8 @@ Base: Any = nn.Module if TYPE_CHECKING else object
 class WithNaP(Base):
     """What the policies below share: options, example inputs, an optimizer that knows the norms, the radii.
 
-    For a policy of your own: `class Mine(NaPActorCritic, MyPolicy): pass`, or `NaPQNetwork` for DQN.
+    For a policy of your own: `class Mine(NaPActorCritic, MyPolicy): pass`, `NaPQNetwork` for DQN and
+    `NaPOffPolicy` for SAC, TD3 and DDPG.
 
     Args:
         normalize: options of `nap.normalize_`.
@@ -97,6 +102,41 @@ class NaPQNetwork(WithNaP):
         self.follow(self.q_net, lr_schedule)
 
 
+class NaPOffPolicy(WithNaP):
+    """Makes a policy of SAC, TD3 or DDPG one with NaP: one projector for the actor and all critics.
+
+    Each network gets its norms as it is made, before its optimizer is. So do the targets; they are averages
+    of projected networks, and not projected.
+    """
+
+    def make_actor(self, *args: Any, **kwargs: Any) -> Any:
+        actor = super().make_actor(*args, **kwargs)
+        normalize_(actor, actor_inputs(actor, self.example_inputs()), **self.normalize)
+        return actor
+
+    def make_critic(self, *args: Any, **kwargs: Any) -> Any:
+        critic = super().make_critic(*args, **kwargs)
+        inputs = (self.example_inputs(), spread_actions(self, 2))
+        normalize_(critic, inputs, **self.normalize)
+        return critic
+
+    def _build(self, lr_schedule: Any) -> None:
+        super()._build(lr_schedule)
+        projector = Projector(nn.ModuleDict({"actor": self.actor, "critic": self.critic}), **self.project)
+        self.projector = projector.attach(self.actor.optimizer, self.critic.optimizer)
+
+
+def actor_inputs(actor: nn.Module, observations: Any) -> tuple[Any, ...]:
+    """The arguments of a call that draws no action."""
+    return (observations, True) if isinstance(actor, sac.Actor) else (observations,)
+
+
+def spread_actions(policy: Any, count: int) -> Tensor:
+    """So many actions, always the same, as a critic sees them: between −1 and 1."""
+    size = policy.action_space.shape[0]
+    return torch.linspace(-1, 1, count * size, device=policy.device).reshape(size, count).T
+
+
 class NaPActorCriticPolicy(NaPActorCritic, ActorCriticPolicy):
     """`MlpPolicy` of PPO and A2C with NaP."""
 
@@ -109,23 +149,48 @@ class NaPMultiInputActorCriticPolicy(NaPActorCritic, MultiInputActorCriticPolicy
     """`MultiInputPolicy` of PPO and A2C with NaP."""
 
 
-class NaPDQNPolicy(NaPQNetwork, DQNPolicy):
+class NaPDQNPolicy(NaPQNetwork, dqn.DQNPolicy):
     """`MlpPolicy` of DQN with NaP."""
 
 
-class NaPDQNCnnPolicy(NaPQNetwork, CnnPolicy):
+class NaPDQNCnnPolicy(NaPQNetwork, dqn.CnnPolicy):
     """`CnnPolicy` of DQN with NaP."""
 
 
-class NaPDQNMultiInputPolicy(NaPQNetwork, MultiInputPolicy):
+class NaPDQNMultiInputPolicy(NaPQNetwork, dqn.MultiInputPolicy):
     """`MultiInputPolicy` of DQN with NaP."""
+
+
+class NaPSACPolicy(NaPOffPolicy, sac.SACPolicy):
+    """`MlpPolicy` of SAC with NaP."""
+
+
+class NaPSACCnnPolicy(NaPOffPolicy, sac.CnnPolicy):
+    """`CnnPolicy` of SAC with NaP."""
+
+
+class NaPSACMultiInputPolicy(NaPOffPolicy, sac.MultiInputPolicy):
+    """`MultiInputPolicy` of SAC with NaP."""
+
+
+class NaPTD3Policy(NaPOffPolicy, td3.TD3Policy):
+    """`MlpPolicy` of TD3 and DDPG with NaP."""
+
+
+class NaPTD3CnnPolicy(NaPOffPolicy, td3.CnnPolicy):
+    """`CnnPolicy` of TD3 and DDPG with NaP."""
+
+
+class NaPTD3MultiInputPolicy(NaPOffPolicy, td3.MultiInputPolicy):
+    """`MultiInputPolicy` of TD3 and DDPG with NaP."""
 
 
 class MonitorCallback(BaseCallback):
     """Records what `nap.integrations.monitor.Monitor` measures, under "nap/", for TensorBoard, CSV and JSON.
 
-    The terminal is left out: its table has no room for these names. The algorithm writes records out at
-    its own `log_interval`; of several measurements in between it keeps the last.
+    Of SAC, TD3 and DDPG it watches the actor, under "nap/actor/", and the critics, under "nap/critic/". The
+    terminal is left out: its table has no room for these names. The algorithm writes records out at its
+    own `log_interval`; of several measurements in between it keeps the last.
 
     Args:
         probe: an array (or a dict of arrays) of observations, always the same.
@@ -135,27 +200,39 @@ class MonitorCallback(BaseCallback):
     def __init__(self, probe: Any, **options: Any):
         super().__init__()
         self._probe, self._options = probe, options
-        self._monitor: Monitor | None = None
+        self._monitors: list[Monitor] = []
 
     def _on_training_start(self) -> None:
-        def record(numbers: dict[str, float]) -> None:
-            for name, number in numbers.items():
-                self.logger.record(name, number, exclude=("stdout", "log"))
-
         policy: Any = self.model.policy
-        if not hasattr(policy, "optimizer") or policy.optimizer is None:
-            raise ValueError(
-                f"{type(self.model).__name__} has an optimizer for each network; monitor one of them: "
-                "nap.integrations.monitor.Monitor(model.critic, probe, log).attach(model.critic.optimizer)"
-            )
         observations = policy.obs_to_tensor(self._probe)[0]
-        network = getattr(policy, "q_net", policy)
-        inputs = (observations,) if network is not policy else (observations, True)  # True: draw no action
-        self._monitor = Monitor(network, inputs, record, **self._options).attach(policy.optimizer)
+        for name, network, inputs, optimizer in watched(policy, observations):
+            monitor = Monitor(network, inputs, self._recorded_under(name), **self._options)
+            self._monitors.append(monitor.attach(optimizer))
+
+    def _recorded_under(self, name: str) -> Log:
+        def record(numbers: dict[str, float]) -> None:
+            for key, number in numbers.items():
+                key = key.replace("nap/", f"nap/{name}", 1)
+                self.logger.record(key, number, exclude=("stdout", "log"))
+
+        return record
 
     def _on_step(self) -> bool:
         return True
 
     def _on_training_end(self) -> None:
-        if self._monitor is not None:
-            self._monitor.detach()
+        for monitor in self._monitors:
+            monitor.detach()
+        self._monitors.clear()
+
+
+def watched(policy: Any, observations: Any) -> Iterator[tuple[str, nn.Module, Any, Any]]:
+    """What can be measured of a policy: a name, a network, the arguments of a call of it, its optimizer."""
+    if hasattr(policy, "critic"):
+        yield "actor/", policy.actor, actor_inputs(policy.actor, observations), policy.actor.optimizer
+        actions = spread_actions(policy, len(tree_leaves(observations)[0]))
+        yield "critic/", policy.critic, (observations, actions), policy.critic.optimizer
+    elif hasattr(policy, "q_net"):
+        yield "", policy.q_net, (observations,), policy.optimizer
+    else:
+        yield "", policy, (observations, True), policy.optimizer  # True: draw no action

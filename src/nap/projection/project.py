@@ -18,6 +18,7 @@ from nap.norms.norm import Norm
 from nap.projection import refusals
 from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
 from nap.projection.names import bare_names, bare_state, counterparts
+from nap.projection.outputs import check_output
 from nap.projection.plan import Excluded, ProjectionPlan, decide, names_in, norms_to_keep, pairs_of
 from nap.projection.sphere import norms_like, project_tensors_
 from nap.projection.updates import AfterStep, by_count, hooks_on
@@ -37,12 +38,15 @@ class Projector:
     - the output layer is projected too, which pins the scale of the logits: in the long run that is
       what helps, but `output="free"` suits a head that must grow. One that starts near zero (RMS entry
       below 0.03/√fan_in, such as a policy head with gain 0.01) would be pinned there, and is refused
-      until you choose: "free", or "project" where you mean it.
+      until you choose: "free", or "project" where you mean it. One below 0.14/√fan_in, a quarter of
+      PyTorch's own, is warned of.
     - scale and offset of norms are left alone (`affine="free"`, enough for most runs of the paper),
       put at joint norm √d ("joint", exact where only ReLU-like activations follow), or pulled towards
       (1, 0) ("decay"). A norm that feeds the output layer sets the scale of the output: under
       "joint" that scale is pinned.
     - biases are left free: no norm of theirs is to be kept.
+    - what is frozen (requires_grad is False) stays as it is, bit by bit, for as long as it is frozen.
+      It has its radius, and is projected once it is trained, also by an optimizer that gets it later.
 
     Args:
         every: project after every so many real updates.
@@ -97,7 +101,7 @@ class Projector:
         refusals.check_radii(self._radii, parameters)
         self.plan: ProjectionPlan = plan.at(self._radii)
         if output is None:
-            refusals.check_output(self.plan, table, parameters)
+            check_output(self.plan, table, parameters)
         acted = plan.names("project", "joint", "decay")
         self._settings: dict[str, Any] = {"every": every, "per": per, "affine": affine}
         self._settings |= {"output": output or "project"}
@@ -129,13 +133,20 @@ class Projector:
         True
         """
         if other is None:
-            self._project_own_(self._slots)
+            self._project_own_(self._trainable(self._slots))
         else:
             shapes = {name: self._shapes[name] for name in self.plan.names("project", "joint")}
             self._act_(counterparts(other, bare_names(self.plan.names()), shapes))
 
-    def _project_own_(self, names: Iterable[str], when: Tensor | None = None) -> None:
-        self._radii |= self._act_({name: self._parameter(name) for name in names}, when)
+    def _project_own_(self, held: Mapping[Any, Tensor], when: Tensor | None = None) -> None:
+        self._radii |= self._act_(held, when)
+
+    def _trainable(self, names: Iterable[str]) -> dict[str, Tensor]:
+        held = {name: self._parameter(name) for name in names}
+        frozen = {name for name, parameter in held.items() if not parameter.requires_grad}
+        if frozen and self._settings["affine"] == "joint":  # a pair moves as one
+            frozen |= {name for pair in self._pairs if frozen.intersection(pair) for name in pair if name}
+        return {name: held[name] for name in held if name not in frozen} if frozen else held
 
     @torch.no_grad()
     def _act_(self, held: Mapping[Any, Tensor], when: Tensor | None = None) -> dict[str, Tensor]:
@@ -164,28 +175,42 @@ class Projector:
 
         A step that a `GradScaler` skips is no update, whether or not the optimizer is fused. Where
         several optimizers share the work, hand them over in one call: together they must hold every
-        weight of the plan, and every trainable norm that step 1 put in.
+        trainable weight of the plan, and every trainable norm that step 1 put in. Parameters that are
+        added to an optimizer later (`add_param_group`) are followed from then on. Under `torch.compile`
+        of a step the projection runs after it, not compiled.
         """
-        refusals.check_unchanged(self._model, self.plan)
-        names = {id(self._parameter(name)): name for name in self._slots}
-        held = {name: module._parameters[leaf] for name, (module, leaf) in self._norms.items()}
-        norms = {id(p): name for name, p in held.items() if p is not None and p.requires_grad}
-        together = self._pairs if self._settings["affine"] == "joint" else []
-        new = hooks_on(optimizers, names, norms, together, self._follow_)
-        refusals.check_held([hook.optimizer for hook in [*self._hooks, *new]], names, norms)
+        new = hooks_on(optimizers, self._names_in, self._follow_)
+        trainable = {id(parameter): name for name, parameter in self._trainable(self._slots).items()}
+        refusals.check_held([hook.optimizer for hook in [*self._hooks, *new]], trainable, self._norm_ids())
         for hook in new:
             hook.attach()
         self._hooks += new
         return self
 
+    def _names_in(self, optimizer: Any) -> list[str]:
+        """The parameters of the plan that this optimizer holds, frozen ones too."""
+        refusals.check_unchanged(self._model, self.plan)
+        names = {id(self._parameter(name)): name for name in self._slots}
+        together = self._pairs if self._settings["affine"] == "joint" else []
+        refusals.check_one(optimizer, self._model, names, together)
+        held = refusals.held_by(optimizer)
+        return [name for key, name in names.items() if key in held]
+
+    def _norm_ids(self) -> dict[int, str]:
+        """The trainable norms that step 1 put in."""
+        held = {name: module._parameters[leaf] for name, (module, leaf) in self._norms.items()}
+        return {id(p): name for name, p in held.items() if p is not None and p.requires_grad}
+
     def _follow_(self, names: list[str], real: bool | Tensor) -> None:
         # `real` may be on the device: then the count is a tensor and the choice a mask
-        for alike in by_count(names, self._updates):  # one group, unless optimizers share parameters
+        held = self._trainable(names)
+        for alike in by_count(held, self._updates):  # one group, unless optimizers share parameters
             count = self._updates[alike[0]] + real
             self._updates.update(dict.fromkeys(alike, count))
             due = (count % self._settings["every"] == 0) & real
             if due is not False:
-                self._project_own_(alike, when=due if isinstance(due, Tensor) else None)
+                group = {name: held[name] for name in alike}
+                self._project_own_(group, when=due if isinstance(due, Tensor) else None)
 
     def detach(self) -> None:
         """Take the hooks off every optimizer; radii and counts stay."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -14,8 +13,6 @@ from nap.projection.names import shortened
 from nap.projection.plan import NamePair, ProjectionPlan, pairs_of
 from nap.projection.sphere import norms_of
 from nap.weights import Role, Weight, WeightTable
-
-NEAR_ZERO = 0.03  # of 1/√fan_in
 
 
 def refuse(names: Iterable[str | None], why: str, way_out: str = "") -> NoReturn:
@@ -52,12 +49,10 @@ def readable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def check_fit(plan: ProjectionPlan, parameters: Mapping[str, Tensor], output: str | None) -> None:
-    """Refuse a plan that would do nothing, follow no update, or guess at the output layer."""
+    """Refuse a plan that would do nothing, or guess at the output layer."""
     acted = plan.names("project", "joint", "decay")
     if not acted:
         refuse([], "no parameter of the model is left to project", "exclude less")
-    if frozen := [name for name in acted if not parameters[name].requires_grad]:
-        refuse(frozen, "frozen (requires_grad is False), so there is no update to follow")
     untraced = [row.name for row in plan.rows if row.role is Role.WEIGHT and row.action == "project"]
     if untraced and output == "free":
         way = "call nap.normalize_(model, example_inputs) first, or name the head in exclude=[...] instead"
@@ -77,6 +72,10 @@ def check_joint(pairs: Sequence[NamePair], table: WeightTable, parameters: Mappi
     if alone := [name for pair in pairs if pair not in whole or not pair[0] for name in pair if name]:
         why = "affine='joint' scales the scale and offset of a norm together, and this would move alone"
         refuse(alone, why, "exclude the whole norm by its module name, or use affine='decay'")
+    if halves := [
+        pair for pair in pairs if len({parameters[name].requires_grad for name in pair if name}) > 1
+    ]:
+        refuse(halves[0], "affine='joint' moves both, and one of them is frozen", "freeze both or neither")
     for pair in pairs:
         norm = torch.stack([norms_of(parameters[name]).max() for name in pair if name]).norm()
         if not (norm > 0 and norm.isfinite()):
@@ -99,25 +98,6 @@ def check_radii(radii: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -
         refuse(zero, "a zero norm (of the whole, a row or an expert), so there is no direction to keep")
 
 
-def check_output(plan: ProjectionPlan, table: WeightTable, parameters: Mapping[str, Tensor]) -> None:
-    """Refuse an output layer that starts near zero: entries far below the usual 1/√fan_in.
-
-    Policy heads start at 0.01/√fan_in; the tied tables of small language models, at 0.02, stay above
-    the line down to a width of three.
-    """
-    small = []
-    for row in plan.rows:
-        if row.role is Role.OUTPUT and row.radius is not None:
-            weight, shape = table[row.name], parameters[row.name].shape
-            outputs = math.prod(shape[axis] for axis in {*range(weight.stacked), weight.out_axis})
-            if row.radius < NEAR_ZERO * math.sqrt(outputs):  # RMS entry · √fan_in = ‖W‖/√outputs
-                small.append(row.name)
-    if small:
-        why = "an output layer that starts near zero: projected, it stays there and never grows confident"
-        way = f"let it grow with output='free' or exclude={small!r}, or pin it there with output='project'"
-        refuse(small, why, way)
-
-
 def check_unchanged(model: nn.Module, plan: ProjectionPlan) -> None:
     """Refuse a model that has other parameters than when it was planned: norms of step 1 above all."""
     now, then = dict(model.named_parameters()), dict.fromkeys(plan.names())
@@ -127,9 +107,29 @@ def check_unchanged(model: nn.Module, plan: ProjectionPlan) -> None:
         refuse(shortened(changed), why, "build it after nap.normalize_ and all other changes of the model")
 
 
+def check_one(optimizer: Any, model: nn.Module, acted: Mapping[int, str], pairs: Iterable[NamePair]) -> None:
+    """Refuse an optimizer of another model, or of one half of a pair that moves together."""
+    kind, held = type(optimizer).__name__, held_by(optimizer)
+    if held.isdisjoint(map(id, model.parameters())):
+        way = "build it from this very model, or the Projector on the copy of it that is trained"
+        refuse([], f"this {kind} holds no parameter of the plan", way)
+    names = {name for key, name in acted.items() if key in held}
+    for pair in pairs:
+        if len({name in names for name in filter(None, pair)}) > 1:
+            refuse(pair, f"move together, but this {kind} holds only one of them", "give it both")
+
+
+def held_by(*optimizers: Any) -> set[int]:
+    """The parameters of these optimizers, by id."""
+    return {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+
+
 def check_held(optimizers: Sequence[Any], acted: Mapping[int, str], norms: Mapping[int, str]) -> None:
-    """Refuse optimizers that leave weights unprojected, or norms of step 1 untrained (both by id)."""
-    held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    """Refuse optimizers that leave trainable weights unprojected, or norms of step 1 untrained (by id)."""
+    if not acted:
+        why = "every weight of the plan is frozen (requires_grad is False), so there is no update to follow"
+        refuse([], why, "unfreeze what is to be trained, or do without attach and call project_() on copies")
+    held = held_by(*optimizers)
     untrained = [name for key, name in norms.items() if key not in held]
     if missing := [name for key, name in acted.items() if key not in held and key not in norms]:
         way = f"attach all optimizers in one call, attach(a, b), or build with exclude={missing!r}"

@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from nap.projection.plan import NamePair
 from nap.projection.refusals import refuse
 
 Follow = Callable[[list[str], bool | Tensor], None]
+Find = Callable[[Any], list[str]]
 
 
 def was_real(optimizer: Any) -> bool | Tensor:
@@ -54,14 +55,25 @@ def by_count(names: Iterable[str], counts: Mapping[str, int | Tensor]) -> list[l
 
 
 class AfterStep:
-    """A hook on one optimizer: after each step it calls follow(names, real), names of what it holds."""
+    """A hook on one optimizer: after each step it calls follow(names, real), names of what it holds.
 
-    def __init__(self, optimizer: Any, names: list[str], follow: Follow):
-        self.optimizer, self.names, self._follow = optimizer, names, follow
+    `find` gives these names, and is asked again when parameters were added to the optimizer.
+    """
+
+    def __init__(self, optimizer: Any, find: Find, follow: Follow):
+        self.optimizer, self._find, self._follow = optimizer, find, follow
+        self._names, self._size = find(optimizer), _size(optimizer)
+        # a compiled step would be compiled anew at every count; so the hook runs as it is, beside it
+        self._act = torch.compiler.disable(self._follow_step)
         self._handle: Any = None
 
     def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._follow(self.names, was_real(optimizer))
+        self._act(optimizer)
+
+    def _follow_step(self, optimizer: Any) -> None:
+        if (size := _size(optimizer)) != self._size:
+            self._names, self._size = self._find(optimizer), size
+        self._follow(self._names, was_real(optimizer))
 
     def attach(self) -> None:
         self._handle = self.optimizer.register_step_post_hook(self)
@@ -75,28 +87,16 @@ class AfterStep:
         return self._handle.id in self.optimizer._optimizer_step_post_hooks
 
 
-def hooks_on(
-    optimizers: Iterable[Any],
-    names: Mapping[int, str],
-    norms: Mapping[int, str],
-    together: Iterable[NamePair],
-    follow: Follow,
-) -> list[AfterStep]:
-    """A hook for each of these optimizers, not attached yet.
+def _size(optimizer: Any) -> int:
+    return sum(len(group["params"]) for group in optimizer.param_groups)
 
-    `names` are the parameters to follow, by id; an optimizer of `norms` alone has nothing to follow.
-    """
+
+def hooks_on(optimizers: Iterable[Any], find: Find, follow: Follow) -> list[AfterStep]:
+    """A hook for each of these optimizers, not attached yet; `find` gives the names that one holds."""
     hooks: list[AfterStep] = []
     for optimizer in map(unwrapped, optimizers):
         kind, present = type(optimizer).__name__, optimizer._optimizer_step_post_hooks.values()
         if any(isinstance(h, AfterStep) for h in present) or any(h.optimizer is optimizer for h in hooks):
             raise ValueError(f"this {kind} has a Projector already; call detach() on that one first")
-        keys = [id(p) for group in optimizer.param_groups for p in group["params"]]
-        held = [names[key] for key in keys if key in names]
-        if not held and norms.keys().isdisjoint(keys):
-            refuse([], f"this {kind} holds no parameter of the plan", "build it from this very model")
-        for pair in together:
-            if len({name in held for name in filter(None, pair)}) > 1:
-                refuse(pair, f"move together, but this {kind} holds only one of them", "give it both")
-        hooks.append(AfterStep(optimizer, held, follow))
+        hooks.append(AfterStep(optimizer, find, follow))
     return hooks
