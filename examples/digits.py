@@ -211,6 +211,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=TASKS, help=f"how often labels are drawn, {TASKS}")
     args = parser.parse_args()
+    if args.tasks < 1:
+        parser.error(f"--tasks {args.tasks}: it must be at least 1")
     print(
         f"{args.tasks} tasks of {UPDATES_PER_TASK} updates: {IMAGES} digits, random labels, "
         f"Adam {LEARNING_RATE:g}"

@@ -5,7 +5,6 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -124,15 +123,21 @@ class NoBias(nn.Module):
         return self.last(torch.relu(self.first(x)))
 
 
-def test_code_compiled_for_a_plain_twin_is_not_taken_for_the_converted_one():
-    plain, model, x = NoBias(), NoBias(), torch.randn(3, 8)
-    compile_ = partial(torch.compile, backend="eager")
-    compile_(plain)(x)
-    nap.normalize_(model, x)
-    torch.testing.assert_close(compile_(model)(x), model(x))
-    torch.testing.assert_close(compile_(plain)(x), plain(x))
-    nap.normalize_(plain, x)  # what was compiled is converted now
-    torch.testing.assert_close(compile_(plain)(x), plain(x))
+TWINS = """
+import sys, torch, nap, test_converted
+plain, model, x = test_converted.NoBias(), test_converted.NoBias(), torch.randn(3, 8)
+def compiled(net): return torch.compile(net, backend="eager")(x)
+compiled(plain)
+nap.normalize_(model, x)
+torch.testing.assert_close(compiled(model), model(x))
+torch.testing.assert_close(compiled(plain), plain(x))
+nap.normalize_(plain, x)  # what was compiled is converted now
+torch.testing.assert_close(compiled(plain), plain(x))
+"""
+
+
+def test_code_compiled_for_a_plain_twin_is_not_taken_for_the_converted_one(tmp_path):
+    in_new_process(TWINS, tmp_path)
 
 
 PLAIN_FIRST = """

@@ -106,7 +106,7 @@ class Site:
             )
             found[sheet.name] = named
         for name in self.pages:  # the theme fetches a library where there is a diagram in text
-            found[name] += re.findall(r'class="mermaid"', (self.folder / name).read_text("utf-8"))
+            found[name] += re.findall(r'<[a-z]+ class="mermaid"', (self.folder / name).read_text("utf-8"))
         return {name: urls for name, urls in found.items() if urls}
 
 

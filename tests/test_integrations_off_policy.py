@@ -73,14 +73,14 @@ def test_targets_have_the_norms_and_follow_slowly(algorithm: Any, policy: Any) -
     pairs |= {} if algorithm is SAC else {"actor": (model.actor, model.actor_target)}
     for own, target in pairs.values():
         assert_close(target.state_dict(), own.state_dict(), rtol=0, atol=0)
-    for steps in (STARTS + 4, 1):  # the last step is one update
+    for steps in (STARTS + 5, 1):  # the last step is one update, the sixth
         before = {n: p.clone() for of, (_, t) in pairs.items() for n, p in t.named_parameters(of)}
         model.learn(steps, reset_num_timesteps=False)
     for of, (own, target) in pairs.items():
         held = dict(own.named_parameters(of))
-        if model._n_updates % getattr(model, "policy_delay", 1) == 0:
-            for name, parameter in target.named_parameters(of):  # the norms' parameters too
-                assert_close(parameter, 0.75 * before[name] + 0.25 * held[name])
+        assert model._n_updates % getattr(model, "policy_delay", 1) == 0
+        for name, parameter in target.named_parameters(of):  # the norms' parameters too
+            assert_close(parameter, 0.75 * before[name] + 0.25 * held[name])
         assert not any(p.requires_grad and p.grad is not None for p in target.parameters())
 
 
@@ -108,6 +108,12 @@ def test_policies_of_images_and_of_several_inputs(policy: Any, space: Any, share
     assert any(name.startswith("actor.features_extractor") for name in names)
     assert any(name.startswith("critic.features_extractor") for name in names) != shared  # once, not twice
     assert_close(made.critic_target.state_dict(), made.critic.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("policy", [NaPSACPolicy, NaPTD3Policy])
+def test_actions_with_several_axes(policy: Any) -> None:
+    made = policy(spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (2, 3)), lambda _: 1e-3, net_arch=[16])
+    assert made.predict(np.zeros(4, np.float32))[0].shape == (2, 3)
 
 
 @pytest.mark.parametrize(("algorithm", "policy"), ALGORITHMS)

@@ -99,9 +99,50 @@ def test_a_model_that_is_frozen_as_a_whole_has_no_update_to_follow() -> None:
     model = net()
     optimizer = sgd(model.parameters())
     projector = Projector(model.requires_grad_(False))
-    with pytest.raises(ValueError, match=r"every weight of the plan is frozen.*project_\(\) on copies"):
+    with pytest.raises(ValueError, match=r"all that the optimizer holds is frozen.*project_\(\) on copies"):
         projector.attach(optimizer)
     assert not optimizer._optimizer_step_post_hooks
+
+
+def test_a_head_is_trained_alone_until_the_rest_is_thawed() -> None:
+    model = frozen(traced(net()), "0.weight", "3.weight")
+    optimizer = sgd(p for p in model.parameters() if p.requires_grad)
+    projector = Projector(model, output="free").attach(optimizer)  # nothing to project yet
+    step(model, optimizer)
+    optimizer.add_param_group({"params": [model.get_parameter("3.weight").requires_grad_(True)]})
+    step(model, optimizer)
+    assert worst(projector) <= 1e-6
+    assert projector.updates == {"0.weight": 0, "3.weight": 1}
+
+
+def test_what_an_optimizer_moves_is_projected_though_it_is_called_frozen() -> None:
+    """Optimizers go by gradients: zeros let momentum move a weight on, and a late freeze comes too late."""
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    projector = Projector(model).attach(optimizer)
+    step(model, optimizer)
+    frozen(model, "0.weight")
+    start = weights(model)["0.weight"]
+    for _ in range(3):
+        optimizer.zero_grad(set_to_none=False)
+        optimizer.step()
+    assert (model.get_parameter("0.weight") - start).norm() > 0.01
+    assert worst(projector) <= 1e-6
+    assert projector.updates["0.weight"] == 4
+
+
+def test_a_group_that_takes_the_place_of_another_is_followed() -> None:
+    model = net()
+    first, second = model.get_parameter("0.weight"), model.get_parameter("3.weight")
+    rest = [p for p in model.parameters() if p is not first and p is not second]
+    frozen(model, "3.weight")
+    optimizer = sgd([{"params": rest}, {"params": [first]}])
+    projector = Projector(model).attach(optimizer)
+    optimizer.param_groups.pop()
+    optimizer.add_param_group({"params": [second.requires_grad_(True)]})
+    step(model, optimizer)
+    assert projector.updates == {"0.weight": 0, "3.weight": 1, "6.weight": 1}
+    assert worst(projector) <= 1e-6
 
 
 class Grown(lightnings.Classifier):

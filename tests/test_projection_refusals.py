@@ -119,8 +119,9 @@ def test_an_output_layer_that_starts_small_is_warned_of(axis: int) -> None:
     Projector(with_head(0.13, axis), output="project")
     Projector(with_head(0.1, axis, mean=0.58))  # σ of a noisy layer beside its μ
     frozen = with_head(0.01, axis)
-    frozen.head.requires_grad_(False)
-    Projector(frozen)
+    frozen.head.requires_grad_(False)  # it may be thawed later
+    with pytest.raises(ValueError, match="starts near zero"):
+        Projector(frozen)
 
 
 @pytest.mark.parametrize(("make", "size"), [(nn.Linear, 0.58), (nn.Conv2d, 0.58), (nn.Embedding, 16.0)])

@@ -33,9 +33,34 @@ def _sharded_run(rank: int, meeting_place: str) -> None:
                 assert worst(projector) <= 1e-6
             runs.append({k: v.full_tensor() if shard else v for k, v in model.state_dict().items()})
         assert_close(runs[1], runs[0])
+    _after_an_evaluation(fully_shard, init_device_mesh("cpu", (2,)))
     barrier()
     destroy_process_group()
     os._exit(0)  # all is checked; a thread of gloo may still abort the interpreter on its way out
+
+
+def _after_an_evaluation(fully_shard: Any, mesh: Any) -> None:
+    """A forward without a backward leaves the outermost module whole; the pieces count all the same."""
+    model: Any = traced(net())
+    fully_shard(model, mesh=mesh)
+    optimizer = sgd(model.parameters())
+    x = torch.randn(4, 6)
+    with torch.no_grad():
+        model(x)
+    projector = Projector(model).attach(optimizer)
+    with torch.no_grad():
+        model.reshard()
+        for parameter in model.parameters():
+            parameter.mul_(3)
+        model(x)
+    projector.project_()
+    norms = {name: p.full_tensor().norm().item() for name, p in model.state_dict().items()}
+    for row in projector.plan.rows:
+        if row.radius is not None:
+            assert norms[row.name] == pytest.approx(row.radius, rel=1e-5), row.name
+    with torch.no_grad():
+        model(x)
+    assert worst(projector) <= 1e-6
 
 
 @pytest.mark.slow

@@ -135,9 +135,8 @@ def commands(name: str) -> str:
     ]
     for scale in SCALES:
         config = of.scales[scale]
-        asks = (
-            f"{len(of.runs(config))} runs, {config.seeds} seeds; data: {of.needs[scale] or 'none to fetch'}"
-        )
+        data = of.needs[scale] or getattr(config, "data", "none to fetch")
+        asks = f"{len(of.runs(config))} runs, {config.seeds} seeds; data: {data}"
         rows = [row for row in stated_rows() if name in row.names and scale in row.scales]
         for row in rows:
             done = row.command if row.command.startswith("**") else f"{row.setting}: {row.command}"

@@ -90,19 +90,26 @@ def _run(twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> F
     def own(x: Any) -> Any:
         return _widened(x.detach().clone()) if isinstance(x, Tensor) else x
 
-    with fixed_randomness(twin):
-        try:
-            return record(twin, tree_map(own, args), tree_map(own, dict(kwargs)))
-        except NotImplementedError as error:
-            raise ValueError(
-                f"{type(twin).__name__} cannot be called ({error}); "
-                "convert the parts of it that can, such as model.actor and model.critic, one by one"
-            ) from error
-        except Exception as error:
-            raise ValueError(
-                f"{type(twin).__name__} fails on the example inputs ({type(error).__name__}: {error}); "
-                "give args and kwargs as you would call the model"
-            ) from error
+    with fixed_randomness(twin), explained(twin):
+        return record(twin, tree_map(own, args), tree_map(own, dict(kwargs)))
+
+
+@contextmanager
+def explained(model: nn.Module) -> Iterator[None]:
+    """An error of the model on example inputs becomes a ValueError that says what to do."""
+    kind = type(model).__name__
+    try:
+        yield
+    except NotImplementedError as error:
+        raise ValueError(
+            f"{kind} cannot be called ({error}); "
+            "convert the parts of it that can, such as model.actor and model.critic, one by one"
+        ) from error
+    except Exception as error:
+        raise ValueError(
+            f"{kind} fails on the example inputs ({type(error).__name__}: {error}); "
+            "give args and kwargs as you would call the model"
+        ) from error
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
@@ -13,6 +12,7 @@ from torch.utils._pytree import tree_map
 from nap.diagnostics.recorder import Recorder
 from nap.projection.updates import unwrapped
 from nap.rates.learning_rate import Update, effective_learning_rates, update_of
+from nap.sharded import resharded
 
 Log = Callable[[dict[str, float]], None]
 
@@ -98,18 +98,3 @@ class Monitor:
         self._updates += 1
         if self._updates % self._every == 0:
             self._log(self.measure())
-
-
-@contextmanager
-def resharded(model: nn.Module) -> Iterator[None]:
-    """In it, a forward of a model under `fully_shard` leaves its parameters in pieces, as training does.
-
-    By itself the outermost module would keep them whole for a backward pass that does not come here.
-    """
-    parts: list[Any] = [module for module in model.modules() if hasattr(module, "reshard")]
-    hooks = [part.register_forward_hook(lambda module, *_: module.reshard()) for part in parts]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -18,6 +18,7 @@ from stable_baselines3.common.policies import (
     ActorCriticPolicy,
     MultiInputActorCriticPolicy,
 )
+from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.dqn import policies as dqn
 from stable_baselines3.sac import policies as sac
 from stable_baselines3.td3 import policies as td3
@@ -89,9 +90,10 @@ class NaPActorCritic(WithNaP):
 
 
 class NaPQNetwork(WithNaP):
-    """Makes a policy of DQN one with NaP. The target network gets the same norms, and no projection:
+    """Makes a policy of DQN one with NaP.
 
-    it is an average of projected networks, or a copy.
+    The target network gets the same norms, and no projection: it is an average of projected networks, or a
+    copy.
     """
 
     def _build(self, lr_schedule: Any) -> None:
@@ -133,7 +135,7 @@ def actor_inputs(actor: nn.Module, observations: Any) -> tuple[Any, ...]:
 
 def spread_actions(policy: Any, count: int) -> Tensor:
     """So many actions, always the same, as a critic sees them: between −1 and 1."""
-    size = policy.action_space.shape[0]
+    size = get_action_dim(policy.action_space)
     return torch.linspace(-1, 1, count * size, device=policy.device).reshape(size, count).T
 
 

@@ -4,8 +4,8 @@ Both are a factor and a shift for each sample and channel, and the statistics of
 variance of each (sample, channel) (`nap.norms.moments`). So the images are read once for the statistics of
 both, and once more to apply both; what comes after, such as a ReLU, is fused to that by torch's compiler.
 
-The norm on a layer's output leaves what it knows in a `Link`. The BatchNorm takes it up if what enters it is
-what the norm gave, and what the norm gave is then never computed, unless someone else uses it.
+A norm that was told to leaves what it knows on its result, as an attribute of that tensor. The BatchNorm
+takes it up from there, and what the norm gave is then never computed, unless someone else uses it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from nap.norms import moments
 
-LINK = "nap_link"  # in the __dict__ of both modules, so that copies of a model have links of their own
+TELLS = "nap_tells"  # in the __dict__ of a layer whose norm leaves what it knows
+KNOWN = "nap_known"  # on the norm's result
 
 
 class Known(NamedTuple):
@@ -32,34 +33,27 @@ class Known(NamedTuple):
         """What the norm gives."""
         return moments.apply(self.images, self.affine)
 
+    @property
+    def per_channel(self) -> int:
+        """Numbers in each channel."""
+        return self.images.numel() // self.images.shape[1]
 
-class Link:
-    """From a norm to the BatchNorm after it; empty but for the time in between."""
 
-    def __init__(self) -> None:
-        self.known: Known | None = None
-        self.result: Tensor | None = None
-
-    def fill(self, known: Known, result: Tensor) -> Tensor:
-        """`result`, which is told to be what the norm gives."""
-        self.known, self.result = known, result
-        return result
-
-    def take(self, result: Tensor) -> Known | None:
-        """What is known of `result`, if the norm gave it; the link is empty from here on."""
-        known = self.known if self.result is result else None
-        self.known = self.result = None
-        return known
+def telling(known: Known, dtype: torch.dtype) -> Tensor:
+    """What the norm gives, with what it knows on it."""
+    result = known.applied().to(dtype)
+    setattr(result, KNOWN, known)
+    return result
 
 
 class JoinedBatchNorm2d(nn.BatchNorm2d):
     """A BatchNorm that takes up what the norm before it knows; without that it is as any other."""
 
     def forward(self, input: Tensor) -> Tensor:
-        known = self.__dict__[LINK].take(input)
-        if known is None:
+        known: Known | None = getattr(input, KNOWN, None)
+        if known is None or (self.training and known.per_channel == 1):  # the latter torch refuses
             return super().forward(input)
-        parameters = _wide(self.weight), _wide(self.bias)
+        parameters = _widened(self.weight), _widened(self.bias)
         affine = moments.batch_norm(known.affine, *self._statistics(known), *parameters, self.eps)
         return moments.apply(known.images, affine).to(input.dtype)
 
@@ -69,7 +63,7 @@ class JoinedBatchNorm2d(nn.BatchNorm2d):
             return self.running_mean, self.running_var
         middle, spread = moments.of_channels(known.affine, known.mean, known.variance)
         if self.training and self.running_mean is not None and self.running_var is not None:
-            self._follow(middle.detach(), spread.detach(), known.images.numel() // self.num_features)
+            self._follow(middle.detach(), spread.detach(), known.per_channel)
         return middle, spread
 
     @torch.no_grad()
@@ -85,5 +79,5 @@ class JoinedBatchNorm2d(nn.BatchNorm2d):
             running.copy_(running + share * (now - running))
 
 
-def _wide(parameter: Tensor | None) -> Tensor | None:
+def _widened(parameter: Tensor | None) -> Tensor | None:
     return None if parameter is None else parameter.to(torch.promote_types(parameter.dtype, torch.float32))

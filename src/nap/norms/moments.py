@@ -4,7 +4,7 @@ LayerNorm's statistics of a sample and BatchNorm's of a channel both follow from
 each (sample, channel). So one pass over an image gives all of them, and one more applies all of them: no
 more memory traffic than BatchNorm alone, and no change of memory layout, which `group_norm` needs for
 channels-last images. `Norm` uses `layer_norm` of these; `of_channels` and `batch_norm` are for a BatchNorm
-that follows, which no conversion joins to it yet.
+that follows (`nap.norms.joined`).
 """
 
 from __future__ import annotations

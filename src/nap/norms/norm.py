@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from nap.norms import moments
 from nap.norms.compiling import guard_hooks
-from nap.norms.joined import LINK, Known
+from nap.norms.joined import TELLS, Known, telling
 
 EPS = 1e-5  # torch's default for LayerNorm; relative to the weight unless a float is asked for
 CHILD = "nap_norm"  # the name under which a norm hangs on the module whose output it normalises
@@ -288,10 +288,8 @@ def normalise_output(module: nn.Module, args: Any, output: Tensor) -> Tensor:
     weights = [attrgetter(path)(module) for path in source.weights]
     if source.bias is not None:
         return norm(output, *weights, bias=attrgetter(source.bias)(module))
-    link = module.__dict__.get(LINK)
-    if link is not None and output.ndim == 4 and torch.compiler.is_compiling():
-        known = norm.known(output, *weights)
-        return link.fill(known, known.applied().to(output.dtype))
+    if TELLS in module.__dict__ and output.ndim == 4 and torch.compiler.is_compiling():
+        return telling(norm.known(output, *weights), output.dtype)
     return norm(output, *weights)
 
 

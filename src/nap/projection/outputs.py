@@ -27,7 +27,7 @@ def check_output(plan: ProjectionPlan, table: WeightTable, parameters: Mapping[s
     """
     sizes = {}  # RMS entry · √fan_in = ‖W‖/√outputs
     for row in plan.rows:
-        if row.role is Role.OUTPUT and row.radius is not None and parameters[row.name].requires_grad:
+        if row.role is Role.OUTPUT and row.radius is not None:
             weight, shape = table[row.name], parameters[row.name].shape
             outputs = math.prod(shape[axis] for axis in {*range(weight.stacked), weight.out_axis})
             sizes[row.name] = row.radius / math.sqrt(outputs)

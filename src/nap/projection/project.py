@@ -22,6 +22,7 @@ from nap.projection.outputs import check_output
 from nap.projection.plan import Excluded, ProjectionPlan, decide, names_in, norms_to_keep, pairs_of
 from nap.projection.sphere import norms_like, project_tensors_
 from nap.projection.updates import AfterStep, by_count, hooks_on
+from nap.sharded import reshard_, sharded_parts
 from nap.weights import weight_groups
 
 
@@ -45,8 +46,9 @@ class Projector:
       (1, 0) ("decay"). A norm that feeds the output layer sets the scale of the output: under
       "joint" that scale is pinned.
     - biases are left free: no norm of theirs is to be kept.
-    - what is frozen (requires_grad is False) stays as it is, bit by bit, for as long as it is frozen.
-      It has its radius, and is projected once it is trained, also by an optimizer that gets it later.
+    - what is frozen (requires_grad is False) stays as it is, bit by bit, for as long as it is frozen
+      and has no gradient. It has its radius, and is projected once an attached optimizer trains it,
+      also one that gets it later.
 
     Args:
         every: project after every so many real updates.
@@ -87,6 +89,8 @@ class Projector:
         exclude: Excluded | Iterable[Excluded] = (),
     ):
         refusals.check_options(every, decay, per=per, output=output, affine=affine)
+        self._shards = sharded_parts(model)
+        reshard_(self._shards)
         parameters, table = refusals.readable_parameters(model), weight_groups(model)
         left_out = names_in(model, exclude)
         plan = decide(table, parameters, left_out, per=per, output=output, affine=affine)
@@ -135,15 +139,22 @@ class Projector:
         if other is None:
             self._project_own_(self._trainable(self._slots))
         else:
+            reshard_(sharded_parts(other))
             shapes = {name: self._shapes[name] for name in self.plan.names("project", "joint")}
             self._act_(counterparts(other, bare_names(self.plan.names()), shapes))
 
     def _project_own_(self, held: Mapping[Any, Tensor], when: Tensor | None = None) -> None:
         self._radii |= self._act_(held, when)
 
-    def _trainable(self, names: Iterable[str]) -> dict[str, Tensor]:
+    def _trainable(self, names: Iterable[str], *, after_step: bool = False) -> dict[str, Tensor]:
+        # by its gradient, not by requires_grad, an optimizer decides whether a parameter moves
+        reshard_(self._shards)
         held = {name: self._parameter(name) for name in names}
-        frozen = {name for name, parameter in held.items() if not parameter.requires_grad}
+        frozen = {
+            name
+            for name, parameter in held.items()
+            if not parameter.requires_grad and not (after_step and parameter.grad is not None)
+        }
         if frozen and self._settings["affine"] == "joint":  # a pair moves as one
             frozen |= {name for pair in self._pairs if frozen.intersection(pair) for name in pair if name}
         return {name: held[name] for name in held if name not in frozen} if frozen else held
@@ -190,6 +201,7 @@ class Projector:
     def _names_in(self, optimizer: Any) -> list[str]:
         """The parameters of the plan that this optimizer holds, frozen ones too."""
         refusals.check_unchanged(self._model, self.plan)
+        reshard_(self._shards)
         names = {id(self._parameter(name)): name for name in self._slots}
         together = self._pairs if self._settings["affine"] == "joint" else []
         refusals.check_one(optimizer, self._model, names, together)
@@ -203,7 +215,7 @@ class Projector:
 
     def _follow_(self, names: list[str], real: bool | Tensor) -> None:
         # `real` may be on the device: then the count is a tensor and the choice a mask
-        held = self._trainable(names)
+        held = self._trainable(names, after_step=True)
         for alike in by_count(held, self._updates):  # one group, unless optimizers share parameters
             count = self._updates[alike[0]] + real
             self._updates.update(dict.fromkeys(alike, count))
@@ -231,6 +243,7 @@ class Projector:
     def norm_ratios(self) -> dict[str, float]:
         """‖W‖/ρ by name; of a weight with several norms, the ratio furthest from one."""
         ratios = {}
+        reshard_(self._shards)
         for name, radius in self._radii.items():
             norm = norms_like(radius, self._parameter(name))
             ratio = (norm / radius.to(norm.device)).flatten()

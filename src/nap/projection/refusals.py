@@ -126,10 +126,11 @@ def held_by(*optimizers: Any) -> set[int]:
 
 def check_held(optimizers: Sequence[Any], acted: Mapping[int, str], norms: Mapping[int, str]) -> None:
     """Refuse optimizers that leave trainable weights unprojected, or norms of step 1 untrained (by id)."""
-    if not acted:
-        why = "every weight of the plan is frozen (requires_grad is False), so there is no update to follow"
-        refuse([], why, "unfreeze what is to be trained, or do without attach and call project_() on copies")
     held = held_by(*optimizers)
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    if not any(parameter.requires_grad for group in groups for parameter in group["params"]):
+        why = "all that the optimizer holds is frozen (requires_grad is False): there is no update to follow"
+        refuse([], why, "unfreeze what is to be trained, or do without attach and call project_() on copies")
     untrained = [name for key, name in norms.items() if key not in held]
     if missing := [name for key, name in acted.items() if key not in held and key not in norms]:
         way = f"attach all optimizers in one call, attach(a, b), or build with exclude={missing!r}"

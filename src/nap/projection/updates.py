@@ -57,12 +57,12 @@ def by_count(names: Iterable[str], counts: Mapping[str, int | Tensor]) -> list[l
 class AfterStep:
     """A hook on one optimizer: after each step it calls follow(names, real), names of what it holds.
 
-    `find` gives these names, and is asked again when parameters were added to the optimizer.
+    `find` gives these names, and is asked again when the optimizer holds other parameters.
     """
 
     def __init__(self, optimizer: Any, find: Find, follow: Follow):
         self.optimizer, self._find, self._follow = optimizer, find, follow
-        self._names, self._size = find(optimizer), _size(optimizer)
+        self._names, self._held = find(optimizer), _held(optimizer)
         # a compiled step would be compiled anew at every count; so the hook runs as it is, beside it
         self._act = torch.compiler.disable(self._follow_step)
         self._handle: Any = None
@@ -71,8 +71,8 @@ class AfterStep:
         self._act(optimizer)
 
     def _follow_step(self, optimizer: Any) -> None:
-        if (size := _size(optimizer)) != self._size:
-            self._names, self._size = self._find(optimizer), size
+        if (held := _held(optimizer)) != self._held:
+            self._names, self._held = self._find(optimizer), held
         self._follow(self._names, was_real(optimizer))
 
     def attach(self) -> None:
@@ -87,8 +87,8 @@ class AfterStep:
         return self._handle.id in self.optimizer._optimizer_step_post_hooks
 
 
-def _size(optimizer: Any) -> int:
-    return sum(len(group["params"]) for group in optimizer.param_groups)
+def _held(optimizer: Any) -> list[int]:
+    return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def hooks_on(optimizers: Iterable[Any], find: Find, follow: Follow) -> list[AfterStep]:
