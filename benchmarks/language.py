@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -92,8 +93,10 @@ def main() -> None:
 
     strings = torch.randint(options.vocabulary, (options.batch, options.length + 1), device=options.device)
     trainers = {arm.name: trainer(arm, options) for arm in ARMS}
-    for one, _ in trainers.values():
+    for name, (one, _) in trainers.items():
+        began = time.perf_counter()
         seconds(one, strings, options)  # compiles, and warms up
+        print(f"{name}: ready after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
     times: dict[str, list[float]] = {name: [] for name in trainers}
     for _ in range(options.turns):
         for name, (one, _) in trainers.items():

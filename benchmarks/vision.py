@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -88,8 +89,10 @@ def main() -> None:
         torch.set_float32_matmul_precision("high")
 
     trainers = {name: trainer(ARMS[name], options) for name in options.arms}
-    for one in trainers.values():
+    for name, one in trainers.items():
+        began = time.perf_counter()
         seconds(one, options)  # compiles, records, and warms up
+        print(f"{name}: ready after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
     times: dict[str, list[float]] = {name: [] for name in trainers}
     for _ in range(options.turns):
         for name, one in trainers.items():

@@ -231,7 +231,7 @@ class FusedNorm(nn.Module):
             if section.name is not None:
                 piece = pieces[i] if bias is None else pieces[i] - biases[i]
                 pieces[i] = self._normalise(piece, section, scale)
-        x = torch.cat(pieces, -1)
+        x = pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)  # of one it would be a copy
         x = x.flatten(-2) if self.periods > 1 else x
         return x.movedim(-1, -1 - self.spatial) if self.spatial else x
 
