@@ -26,7 +26,7 @@ import nap
 from nap import diagnostics
 
 IMAGES, CLASSES = 1024, 10
-TASKS, UPDATES_PER_TASK, BATCH_SIZE = 50, 200, 96
+TASKS, UPDATES_PER_TASK, BATCH_SIZE = 40, 200, 96
 LEARNING_RATE = 1e-3
 SEED = 0
 ARMS = {"no norm": "#8a8f98", "LayerNorm only": "#e07b39", "NaP": "#2563a8"}
