@@ -1,7 +1,7 @@
-"""The command `nap`, and its workers, with the experiment `counting`: real runs that last seconds.
+"""The command `nap` with an experiment of one's own, `counting`: real runs that last seconds.
 
-`python tests/sweep_tiny.py sweep counting` is the driver; as a worker, started by it, checkpoints are
-written ten times a second, so that a kill leaves something to go on from.
+`python tests/sweep_tiny.py sweep counting` is the driver. In its workers checkpoints are written ten times a
+second, so that a kill leaves something to go on from.
 """
 
 from __future__ import annotations
@@ -9,16 +9,12 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from nap.lab.experiments.experiment import MODULES, Experiment, Run
 from nap.lab.runs import carry
-from nap.lab.sweep import jobs, worker
-
-HERE = Path(__file__).resolve()
 
 
 @dataclass(frozen=True)
@@ -86,14 +82,13 @@ EXPERIMENT = Experiment(
     folder="counting",
 )
 
+started = sys.modules["__main__"].__spec__  # by `python -m`; None for a script
+if started is not None and started.name == "nap.lab.sweep.worker":
+    assert carry.carry_out.__kwdefaults__ is not None
+    carry.carry_out.__kwdefaults__ |= {"checkpoint_every_seconds": 0.1, "save_share": 1e6}
+
 if __name__ == "__main__":
     from nap.lab.cli import main
 
     MODULES["counting"] = "sweep_tiny"
-    jobs.WORKER = (sys.executable, str(HERE), "worker")
-    if sys.argv[1] == "worker":
-        del sys.argv[1]
-        assert carry.carry_out.__kwdefaults__ is not None
-        carry.carry_out.__kwdefaults__ |= {"checkpoint_every_seconds": 0.1, "save_share": 1e6}
-        sys.exit(worker.main())
     sys.exit(main())

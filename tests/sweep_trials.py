@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 TESTS = Path(__file__).resolve().parent
 ENVIRONMENT = {
@@ -24,7 +24,6 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",  # a cluster runs what it is sent: only these tests may send it something
     "RAY_AUTH_TOKEN": secrets.token_hex(32),
-    "PYTHONPATH": str(TESTS),
 }
 PATIENCE_SECONDS = 120.0
 
@@ -97,7 +96,7 @@ def workers(out: str) -> dict[str, int]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError):  # nobody has signed it, or nobody is there any more
             continue
-        if b"worker" in words:
+        if b"nap.lab.sweep.worker" in words:
             found[lock.parent.name] = pid
     return found
 
@@ -132,12 +131,23 @@ def kill_at_random(
     kills: int,
     victim: Callable[[int], int] = lambda pid: pid,
 ) -> None:
-    """Kill that many workers, or others of their processes, at random moments."""
-    while kills:
-        pids = until(lambda: sorted(workers(out).values()), driver)
+    """Kill that many workers, or others of their processes, at random moments.
+
+    On a busy machine this process may come too late: one kill is enough then, if all is finished after it.
+    """
+    killed = 0
+
+    def found() -> list[int] | Literal["too late"]:
+        late = killed and driver.process.poll() is not None
+        return "too late" if late else sorted(workers(out).values())
+
+    while killed < kills:
+        pids = until(found, None if killed else driver)
+        if pids == "too late":
+            return
         time.sleep(draws.uniform(0.0, 0.4))
         try:
-            kills -= kill(victim(draws.choice(pids)))
+            killed += kill(victim(draws.choice(pids)))
         except FileNotFoundError:  # it has ended in between
             continue
 

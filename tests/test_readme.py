@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import doctest
 import re
 import shlex
@@ -39,6 +40,7 @@ def run_snippets(text: str, filename: str) -> None:
         example = doctest.DocTestParser().get_doctest(code, namespace, filename, filename, first_line)
         report: list[str] = []
         result = doctest.DocTestRunner(verbose=False).run(example, out=report.append, clear_globs=False)
+        vars(builtins).pop("_", None)  # where doctest leaves the last value; tyro would trip over some
         assert result.failed == 0, "".join(report)
         namespace.update(example.globs)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,18 +19,23 @@ from nap.lab.cli import BAD_USAGE, FINE, IN_USE, main
 from nap.lab.experiments.experiment import MODULES, experiments
 from nap.lab.options import How
 from nap.lab.runs import RunFolder
+from nap.lab.runs.carry import STOPPED
 from nap.lab.runs.signals import StopRequest
 from nap.lab.sweep import beat, watching
-from nap.lab.sweep.attempts import Next, after
+from nap.lab.sweep.attempts import NO_DATA, Next, after
 from nap.lab.sweep.command import exit_code
-from nap.lab.sweep.drive import Tracked, drive, tracked
-from nap.lab.sweep.engine import End, NotPlaced
+from nap.lab.sweep.drive import drive
+from nap.lab.sweep.engine import End, NotTaken
 from nap.lab.sweep.found import Found, look, mark
 from nap.lab.sweep.how import Sweeping
-from nap.lab.sweep.jobs import Job, jobs
+from nap.lab.sweep.jobs import Job
 from nap.lab.sweep.launch import LOG_NAME
 from nap.lab.sweep.pool import GPU, Pool, slots, slots_here
+from nap.lab.sweep.reasons import reason
+from nap.lab.sweep.tracked import Tracked, tracked
 from small_work import run as sitting
+from sweep_jobs import asked, placed
+from sweep_trials import until
 
 
 @pytest.fixture(autouse=True)
@@ -52,14 +58,6 @@ def nap(capsys: pytest.CaptureFixture[str]) -> Callable[[str], tuple[int, str, s
     return run
 
 
-def asked(line: str) -> list[Job]:
-    from nap.lab.cli import requested
-
-    words = line.split()
-    first_option = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
-    return jobs(requested(words, Sweeping), words[first_option:])
-
-
 # what there is to do
 
 
@@ -67,8 +65,8 @@ def test_a_job_is_nap_run_with_one_part_of_it() -> None:
     found = asked("counting --runs 3 --engine ray --out here --workers 7 --force --report --steps=9")
     assert [job.label for job in found] == ["run-0", "run-1", "run-2"]
     assert [str(job.folder) for job in found] == [f"here/counting-demo/run-{n}" for n in range(3)]
-    passed_on = "counting --runs 3 --out here --steps 9 --threads 1 --part"
-    assert [" ".join(job.command[3:]) for job in found] == [f"{passed_on} {n}/3" for n in (1, 2, 3)]
+    passed_on = f"counting --runs 3 --steps 9 --out {Path.cwd()}/here --threads 1 --part"
+    assert [" ".join(job.command[4:]) for job in found] == [f"{passed_on} {n}/3" for n in (1, 2, 3)]
     assert found[0].path == Path.cwd() / "here/counting-demo/run-0"
 
 
@@ -81,7 +79,7 @@ def test_several_experiments_that_share_runs_share_jobs() -> None:
     found = asked("fig4 stats walk --seeds 3")
     assert len(found) == len({job.folder for job in found}) == 15
     assert found[-1].label == "walk walks"
-    assert found[-1].command[3:6] == ("fig4", "stats", "walk")
+    assert found[-1].command[4:7] == ("fig4", "stats", "walk")
     assert found[-1].command[-1] == "15/15"
 
 
@@ -106,6 +104,7 @@ def test_a_folder_says_what_there_is_to_do(tmp_path: Path) -> None:
         file.write("{}\n")
     assert look(tmp_path).state == "failed"
     assert "was edited" in look(tmp_path).words
+    assert after(End(1), look(tmp_path), moved=False, vain=0, retries=2).step == "failed"  # and not again
 
 
 def test_a_dry_run_shows_the_plan_and_touches_nothing(nap) -> None:
@@ -118,6 +117,20 @@ def test_a_dry_run_shows_the_plan_and_touches_nothing(nap) -> None:
     # the number of runs is a setting of this experiment, so these are the same ones
     code, out, _ = nap("sweep counting --runs 3 --dry-run")
     assert "3 runs, 1 finished, 2 new" in out
+
+
+def test_a_dry_run_shows_failures_as_they_were_told_and_what_force_does(
+    nap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # nothing is folded
+    assert nap("run tiny --mode buggy")[0] == 1
+    manifest = Path("results/tiny-demo/first/manifest.json")
+    manifest.write_text(manifest.read_text().replace("a mistake", "sizes [/8] differ"))
+    code, out, err = nap("sweep tiny --mode buggy --dry-run")
+    assert (code, err) == (FINE, "")
+    assert re.search(r" failed, 0:\d\d of work: RuntimeError: sizes \[/8\] differ", out)
+    assert "start over" not in out
+    assert nap("sweep tiny --mode buggy --dry-run --force")[1].count("start over") == 2
 
 
 # where
@@ -153,36 +166,6 @@ def test_this_machine_s_gpus_are_those_that_torch_may_see(monkeypatch: pytest.Mo
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ValueError, match="sees no CUDA device"):
         slots_here(Sweeping(device="cuda"))
-
-
-def placed(job: Job, code: str) -> Job:
-    job.path.mkdir(parents=True)
-    return replace(job, command=(sys.executable, "-c", code))
-
-
-def test_a_worker_sees_its_slot_s_gpu_and_the_slot_is_free_again() -> None:
-    code = "import os; print(*(os.environ[key] for key in ('CUDA_VISIBLE_DEVICES', 'OMP_NUM_THREADS')))"
-    job, pool = placed(asked("counting --threads 3")[0], code), Pool([{GPU: "5"}])
-    for _ in range(2):
-        seated = pool.place(job)
-        seated.worker.wait(30)
-        assert seated.ended() == End(0)
-    assert (job.path / LOG_NAME).read_text() == "5 3\n" * 2
-
-
-def test_a_worker_ends_when_it_is_let_go() -> None:
-    job = placed(asked("counting")[0], "import os; os.read(0, 1); raise SystemExit(75)")
-    seated = Pool([{}]).place(job)
-    assert seated.ended() is None
-    seated.stop()
-    seated.worker.wait(30)
-    assert seated.ended() == End(75)
-
-
-def test_a_worker_that_does_not_end_is_killed() -> None:
-    seated = Pool([{}]).place(placed(asked("counting")[0], "import time; time.sleep(60)"))
-    seated.kill()
-    assert str(seated.ended()) == "its worker was killed by SIGKILL"
 
 
 # what follows
@@ -228,19 +211,25 @@ class Script:
 
     words = "a script"
 
-    def __init__(self, *ends: int | str, workers: int = 1):
-        self.ends, self.workers, self.placed = list(ends), workers, 0
+    def __init__(self, *ends: int | str | Exception, workers: int = 1, says: str = ""):
+        self.ends, self.workers, self.placed, self.says = list(ends), workers, 0, says
 
-    def place(self, job: Job) -> NotPlaced:
+    def place(self, job: Job) -> Any:
         self.placed += 1
+        assert not (job.path / beat.FILE_NAME).exists()
         end = self.ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        if self.says:
+            with (job.path / LOG_NAME).open("a") as log:
+                log.write(self.says)
         if end == "finish":
             Path(job.path).mkdir(parents=True, exist_ok=True)
             (job.path / "rows.jsonl").write_text("")
             manifest = {"finished": "now", "rows_bytes": 0, "sittings": [], "seconds": 3}
             (job.path / "manifest.json").write_text(json.dumps(manifest))
             end = 0
-        return SimpleNamespace(ended=lambda: End(end))  # type: ignore[return-value,arg-type]
+        return SimpleNamespace(ended=lambda: None if end == "works" else End(end))  # type: ignore[arg-type]
 
 
 def driven(line: str, engine: Script, retries: int = 2) -> tuple[list[Tracked], list[str]]:
@@ -264,12 +253,117 @@ def test_what_fails_is_placed_again_until_it_was_in_vain_too_often() -> None:
 
 
 def test_what_is_refused_is_told_in_the_worker_s_words_and_not_tried_again() -> None:
-    log = Path("results/counting-demo/run-0/worker.log")
-    log.parent.mkdir(parents=True)
-    log.write_text("counting: ...\nnap run: cifar10 is not complete; run: nap data fetch cifar10\n")
-    runs, said = driven("counting --runs 1", engine := Script(2))
-    assert said == ["run-0: failed: cifar10 is not complete; run: nap data fetch cifar10"]
+    Path("results/counting-demo/run-0").mkdir(parents=True)
+    engine = Script(2, says="counting: ...\nnap run: cannot write in results; choose another folder\n")
+    runs, said = driven("counting --runs 1", engine)
+    assert said == ["run-0: failed: cannot write in results; choose another folder"]
     assert (engine.placed, exit_code(runs)) == (1, BAD_USAGE)
+
+
+def test_why_a_worker_ended_is_in_what_it_said_itself() -> None:
+    job, log = asked("counting --runs 1")[0], Path("results/counting-demo/run-0/worker.log")
+    log.parent.mkdir(parents=True)
+    earlier = "run-0: failed: OSError: an old story\nnap run: another old story\n"
+
+    def after_saying(text: str, code: int | None) -> str:
+        log.write_text(earlier + text)
+        return reason(job, End(code, "lost"), since=len(earlier))
+
+    assert after_saying("", 1) == "its worker ended with exit code 1"
+    assert after_saying("...\nrun-0: failed: OSError: new\n...\n", 1) == "OSError: new"
+    assert after_saying("...\nnap run: [Errno 28] full\n", 1) == "[Errno 28] full"
+    assert after_saying("nap: out of luck\n", 7) == "out of luck"
+    said = after_saying("Traceback:\n  line\nImportError: no\n\n", 1)
+    assert said == f"its worker ended with exit code 1: ImportError: no (more in {log})"
+    assert after_saying("nap run: interrupted\n", -9) == "its worker was killed by SIGKILL"
+    assert after_saying("stopped by SIGTERM\n", 75) == "its worker ended with exit code 75"
+    assert after_saying("...\n", None) == "its worker was lost: lost"
+
+
+def test_what_needs_the_same_missing_data_is_not_begun() -> None:
+    for number in range(3):
+        Path(f"results/counting-demo/run-{number}").mkdir(parents=True)
+    engine = Script(NO_DATA, says="nap run: cifar10 is not complete; run: nap data fetch cifar10\n")
+    runs, said = driven("counting --runs 3", engine)
+    assert (engine.placed, exit_code(runs)) == (1, BAD_USAGE)
+    assert said == [
+        "run-0: failed: cifar10 is not complete; run: nap data fetch cifar10",
+        "2 runs of counting not begun, for the same reason",
+    ]
+
+
+def test_runs_that_need_other_data_are_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [tracked(job, Found("new")) for job in asked("fig1 walk --seeds 1")]
+    assert len({run.needs for run in runs}) == 2
+    assert runs[0].needs == runs[1].needs != runs[-1].needs
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock for the driver, which rests in no time; an engine that is full is asked at these seconds."""
+    now = [0.0]
+    monkeypatch.setattr("nap.lab.sweep.drive.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("nap.lab.sweep.drive.time.sleep", lambda _: now.__setitem__(0, now[0] + 5))
+    return now
+
+
+def test_an_engine_that_is_full_is_waited_for_and_nothing_counts_as_in_vain(seconds: list[float]) -> None:
+    full = NotTaken("QOSMaxSubmitJobPerUserLimit")
+    engine = Script(full, full, "finish", full, "finish")
+    runs, said = driven("counting --runs 2", engine, retries=0)
+    assert exit_code(runs) == 0
+    assert said == [
+        "a script takes no more for now: QOSMaxSubmitJobPerUserLimit; waiting with 2 runs",
+        "run-0: finished, 0:03 of work",
+        "run-1: finished, 0:03 of work",
+    ]
+    assert 60 + 120 + 60 <= seconds[0] < 60 + 120 + 60 + 60
+
+
+def test_an_engine_that_takes_nothing_is_given_up(seconds: list[float]) -> None:
+    runs, said = driven("counting --runs 2", engine := Script(*[NotTaken("invalid partition")] * 3))
+    assert (engine.placed, exit_code(runs)) == (3, 1)
+    assert said[1:] == ["2 runs failed: a script took none, 3 times: invalid partition"]
+
+
+def test_a_run_that_cannot_be_begun_does_not_end_the_others() -> None:
+    jobs_ = asked("counting --runs 2")
+    bad, good = jobs_[0], placed(jobs_[1], "raise SystemExit(2)")
+    runs, view = [Tracked(bad, "to do"), Tracked(good, "to do")], Listener()
+    drive(runs, pool := Pool([{}]), view, retries=1)
+    assert [run.standing for run in runs] == ["failed", "refused"]
+    assert any("run-0: failed: no worker could be begun: [Errno 2]" in line for line in view.said)
+    until(pool.place(good).ended)  # the slot is free
+
+
+def test_a_second_interrupt_kills_what_is_at_work() -> None:
+    killed: list[str] = []
+
+    class Works(Script):
+        def place(self, job: Job) -> Any:
+            return SimpleNamespace(ended=lambda: None, kill=lambda: killed.append(job.label))
+
+    class Impatient(Listener):
+        def show(self, runs: Any) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        drive(
+            [tracked(job, Found("new")) for job in asked("counting --runs 2")],
+            Works(workers=2),
+            Impatient(),
+            retries=0,
+        )
+    assert killed == ["run-0", "run-1"]
+
+
+def test_what_an_earlier_worker_told_is_forgotten() -> None:
+    job = asked("counting --runs 1")[0]
+    job.path.mkdir(parents=True)
+    (job.path / beat.FILE_NAME).write_text('{"done": 9, "total": 9, "unit": "steps"}')
+    assert beat.read(job.path) is not None
+    driven("counting --runs 1", engine := Script("finish"))  # which sees that it is gone
+    assert engine.placed == 1
 
 
 def test_what_is_finished_is_not_placed() -> None:
@@ -357,6 +451,7 @@ def test_bars_in_a_terminal_show_what_is_under_way(monkeypatch: pytest.MonkeyPat
         ("sweep tiny --per-gpu 0", "--per-gpu 0: it must be at least 1"),
         ("sweep tiny --retries many", "--retries many: expected a whole number"),
         ("sweep tiny --steps -5", "steps=-5"),
+        ("sweep tiny --spread fsdp", "--spread fsdp: a worker of a sweep is one process"),
         ("sweep tiny --part 3/2", "--part 3/2: expected two numbers like 2/4"),
         ("sweep tiny --device cpu --gpus 0", "--gpus and --per-gpu: torch sees no GPU here"),
         ("sweep tiny --engine slurm --slurm gpu", "--slurm gpu: expected KEY=VALUE"),
@@ -401,6 +496,64 @@ def test_other_settings_and_force_on_a_folder_in_use_are_refused(nap) -> None:
         code, _, err = nap("sweep tiny --force")
     assert code == IN_USE
     assert "is in use by process" in err
+
+
+def test_out_that_is_a_file_is_refused_as_nap_run_does(nap) -> None:
+    Path("results").write_text("")
+    for options in ("", " --dry-run"):
+        code, _, err = nap(f"sweep tiny{options}")
+        assert (code, err.removeprefix("nap sweep: ")) == (
+            BAD_USAGE,
+            nap("run tiny")[2].removeprefix("nap run: "),
+        )
+
+
+def test_torchrun_is_refused(nap, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(key, value)
+    code, _, err = nap("sweep tiny")
+    assert (code, err) == (
+        BAD_USAGE,
+        "nap sweep: torchrun started several drivers; give nap sweep without torchrun\n",
+    )
+
+
+def test_force_starts_over_once(nap) -> None:
+    assert nap("run counting --runs 1 --steps 5 --seconds-per-step 0")[0] == FINE
+    folder = Path("results/counting-demo/run-0")
+    (folder / "tensorboard").mkdir()
+    code, out, _ = nap("sweep counting --runs 1 --steps 3 --force --workers 1 --device cpu")
+    assert code == FINE, out
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    sittings = json.loads((folder / "manifest.json").read_text())["sittings"]
+    assert [each["exit"] for each in sittings] == ["finished"]
+    assert not (folder / "tensorboard").exists()
+
+
+def test_after_force_it_is_the_command_without_it_that_goes_on(nap, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(runs: Any, *_: Any, stop: StopRequest, **__: Any) -> None:
+        stop.signal = "SIGINT"
+
+    monkeypatch.setattr("nap.lab.sweep.command.drive", stopped)
+    code, out, _ = nap("sweep tiny --force --device cpu")
+    assert code == STOPPED
+    assert out.endswith("Stopped by SIGINT, 2 of 2 runs are left; the same command without --force goes on\n")
+    assert nap("sweep tiny --device cpu")[1].endswith("runs are left; the same command goes on\n")
+    code, out, _ = nap("run tiny --mode stopped --force")
+    assert code == STOPPED
+    assert "first: stopped by SIGTERM at 2 of 4 steps; the same command without --force goes on from" in out
+
+
+def test_without_rows_there_is_no_verdict(nap, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(runs: Any, *_: Any, **__: Any) -> None:
+        for run in runs:
+            run.standing = "refused"
+
+    monkeypatch.setattr("nap.lab.sweep.command.drive", refused)
+    code, out, _ = nap("sweep tiny --device cpu --report")
+    assert code == BAD_USAGE
+    assert out.endswith("\nNo results: no run in results/tiny-demo has got far enough\n")
 
 
 def test_finished_runs_are_skipped_and_judged(nap) -> None:

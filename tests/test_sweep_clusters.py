@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from nap.lab.experiments.experiment import MODULES
+from nap.lab.sweep.how import Sweeping
+from sweep_jobs import asked
 from sweep_slurm import small_slurm
 from sweep_trials import (
     ENVIRONMENT,
@@ -32,7 +35,7 @@ from sweep_trials import (
 
 pytestmark = pytest.mark.slow
 RUNS, STEPS = 2, ["--steps", "40"]
-SIZE = ["--runs", str(RUNS), *STEPS]
+SIZE = ["--runs", str(RUNS), *STEPS, "--seconds-per-step", "0.05"]
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +92,36 @@ def test_ray_with_workers_tasks_and_the_driver_killed(expected: Path, ray_addres
     with sweeping(*words) as driver:
         assert "on Ray (2 cores, 0 GPUs on 1 node)" in driver.said()
     assert_same("results", expected, runs=RUNS)
+
+
+def test_ray_refuses_what_no_node_can_hold(ray_address: str) -> None:
+    with sweeping(*SIZE, "--engine", "ray", "--address", ray_address, "--threads", "3") as driver:
+        assert "--threads 3: no node of this Ray cluster has so many cores; the most is 2" in driver.said(2)
+
+
+def test_cores_and_gpus_must_be_on_the_same_node() -> None:
+    from nap.lab.sweep.ray_engine import check_room
+
+    nodes = [{"CPU": 64.0}, {"CPU": 8.0, "GPU": 1.0}]
+    check_room(nodes, 64, 0.0)
+    check_room(nodes, 8, 0.5)
+    with pytest.raises(ValueError, match=r"so many cores and a GPU; the most is 8; .* or --device cpu"):
+        check_room(nodes, 9, 0.5)
+
+
+def test_a_submission_that_slurm_refuses_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from nap.lab.sweep.engine import NotTaken
+    from nap.lab.sweep.slurm_engine import Slurm
+
+    commands = small_slurm(tmp_path / "slurm")
+    refuse = "#!/bin/sh\necho 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2\nexit 1\n"
+    (commands / "sbatch").write_text(refuse)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    monkeypatch.setitem(MODULES, "counting", "sweep_tiny")
+    with pytest.raises(NotTaken, match="QOSMaxSubmitJobPerUserLimit"):
+        Slurm(Sweeping()).place(asked("counting --runs 1")[0])
 
 
 def test_submitit_with_workers_jobs_and_the_driver_killed(expected: Path) -> None:

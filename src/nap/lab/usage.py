@@ -35,6 +35,7 @@ exit codes:
   2   bad usage or settings, or data that is not there: nothing was started
   3   another process works in the same folder
   75  stopped by a signal after a checkpoint: run again to go on
+  130 interrupted without one: Ctrl-C twice, or before the runs began
 """
 
 SWEEP_EXAMPLES = """\
@@ -54,7 +55,8 @@ exit codes:
   1   a run failed again and again; the others went on
   2   bad usage or settings, or data that is not there
   3   --force, and another process works in the same folder
-  75  stopped by a signal after a checkpoint of each run: run again to go on
+  75  stopped by a signal with runs left; those under way were waited for, to save: run again to go on
+  130 interrupted without waiting: Ctrl-C twice, or before the runs began
 """
 
 CLAIMS_EXAMPLES = """\

@@ -29,6 +29,7 @@ MODULES = {  # name on the command line → module that holds its EXPERIMENT
     "table1-imagenet": "nap.lab.experiments.table1_imagenet",
     "table1-language": "nap.lab.experiments.table1_language",
 }
+OURS = frozenset(MODULES.items())  # what others add to MODULES is not in it
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nap.lab import claims, report, rows
+from nap.lab import rows
 from nap.lab.data.images import DataMissing
+from nap.lab.experiments.ending import same_command
+from nap.lab.experiments.ending import show as show_what_came
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.tasks import BOARD, Task, chosen, home, not_spread, open_tasks
 from nap.lab.options import How, Request
@@ -85,13 +87,7 @@ def _lead(
     if stop.signal is not None and code != FINE:
         return code
     for folder in homes if judge else ():
-        print()
-        try:
-            claims.command(folder, False)
-        except ValueError as error:  # the runs are done all the same
-            print(f"No verdicts: {error}")
-        pointer = f"Report: {report.command(folder)}" if how.report else f"Figures: nap report {folder}"
-        print(f"\nResults: {folder}\n{pointer}")
+        show_what_came(folder, with_report=how.report)
     return code
 
 
@@ -159,7 +155,8 @@ def _carry_out_all(
     with display(title, len(tasks)) as show:
         for task in tasks:
             if stop.signal is not None:
-                show.say(f"{task.label}: not begun, because of {stop.signal}; the same command goes on there")
+                again = same_command(how)
+                show.say(f"{task.label}: not begun, because of {stop.signal}; {again} goes on there")
                 return STOPPED
             try:
                 finished = _carry_out(task, device, how, show, crew, stop)
@@ -210,7 +207,7 @@ def _carry_out(
         return True
     show.say(
         f"{task.label}: stopped by {outcome.signal} at {outcome.done:,} of {outcome.total:,} {work.unit}; "
-        "the same command goes on from there"
+        f"{same_command(how)} goes on from there"
     )
     return False
 

@@ -8,30 +8,15 @@ from functools import partial
 from typing import Any
 
 from .crew import Crew, CrewLost
-from .work import Work
+from .work import Work, Wrapped
 
 
-class Led:
+class Led(Wrapped):
     """A work in the hands of process 0: whoever calls it here has it called on every process."""
 
     def __init__(self, work: Work, crew: Crew):
-        self._work, self._crew = work, crew
-
-    @property
-    def total(self) -> int:
-        return self._work.total
-
-    @property
-    def done(self) -> int:
-        return self._work.done
-
-    @property
-    def unit(self) -> str:
-        return self._work.unit
-
-    @property
-    def steps_per_unit(self) -> int:
-        return self._work.steps_per_unit
+        super().__init__(work)
+        self._crew = crew
 
     def advance(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._on_all("advance")

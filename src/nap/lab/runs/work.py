@@ -38,6 +38,38 @@ class Work(Protocol):
         """Take up a state that `state_dict` gave, exactly."""
 
 
+class Wrapped:
+    """A work that passes everything on to another one; who wraps it changes what is to be different."""
+
+    def __init__(self, work: Work):
+        self._work = work
+
+    @property
+    def total(self) -> int:
+        return self._work.total
+
+    @property
+    def done(self) -> int:
+        return self._work.done
+
+    @property
+    def unit(self) -> str:
+        return self._work.unit
+
+    @property
+    def steps_per_unit(self) -> int:
+        return self._work.steps_per_unit
+
+    def advance(self) -> list[dict[str, Any]]:
+        return self._work.advance()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._work.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._work.load_state_dict(state)
+
+
 class OtherInputs(ValueError):
     """`load_state_dict` refuses: the run began with other data; the message says which, and the way out."""
 

@@ -10,6 +10,7 @@ from .found import Found
 
 Step = Literal["finished", "again", "elsewhere", "failed", "refused"]
 FAILED, BAD_USAGE, IN_USE = 1, 2, 3  # exit codes of `nap run` that are told apart
+NO_DATA = 4  # a worker's own: `nap run` ends with 2 then
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def after(end: End, found: Found, *, moved: bool, vain: int, retries: int) -> Ne
         return Next("finished", 0)
     if found.state == "in use" or end.code == IN_USE:
         return Next("elsewhere", vain)
-    if end.code == BAD_USAGE:
+    if end.code in (BAD_USAGE, NO_DATA):
         return Next("refused", vain)
     vain = 0 if moved else vain + 1
     return Next("failed" if vain > retries or found.hopeless else "again", vain)

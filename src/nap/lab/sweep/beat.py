@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nap.lab.runs.work import Work
+from nap.lab.runs.work import Work, Wrapped
 
 FILE_NAME = "progress.json"
 EVERY_SECONDS = 0.5
@@ -42,40 +42,22 @@ def forget(folder: Path) -> None:
     (folder / FILE_NAME).unlink(missing_ok=True)
 
 
-class Told:
+class Told(Wrapped):
     """A work that tells how far it is, twice a second at most."""
 
     def __init__(self, work: Work, folder: Path):
-        self._work, self._file, self._next = work, folder / FILE_NAME, 0.0
+        super().__init__(work)
+        self._file, self._next = folder / FILE_NAME, 0.0
         self._tell()
 
-    @property
-    def total(self) -> int:
-        return self._work.total
-
-    @property
-    def done(self) -> int:
-        return self._work.done
-
-    @property
-    def unit(self) -> str:
-        return self._work.unit
-
-    @property
-    def steps_per_unit(self) -> int:
-        return self._work.steps_per_unit
-
     def advance(self) -> list[dict[str, Any]]:
-        rows = self._work.advance()
+        rows = super().advance()
         if time.monotonic() >= self._next or self.done == self.total:
             self._tell()
         return rows
 
-    def state_dict(self) -> dict[str, Any]:
-        return self._work.state_dict()
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._work.load_state_dict(state)
+        super().load_state_dict(state)
         self._tell()
 
     def _tell(self) -> None:

@@ -5,28 +5,29 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from nap.lab import claims, report
+from nap.lab.experiments.ending import same_command, show
 from nap.lab.experiments.experiment import Experiment
 from nap.lab.experiments.tasks import BOARD, home
 from nap.lab.options import Request
 from nap.lab.progress import duration
 from nap.lab.runs.carry import STOPPED
 from nap.lab.runs.crew import Place
-from nap.lab.runs.folder import RunFolder
-from nap.lab.runs.lock import FolderInUse
+from nap.lab.runs.folder import LOCK_NAME, RunFolder
+from nap.lab.runs.lock import FolderInUse, user_of
 from nap.lab.runs.signals import stop_requests
 
 from .attempts import BAD_USAGE, FAILED
-from .drive import Tracked, drive, tracked
+from .drive import drive
 from .engine import Engine, opened
-from .found import Found, look, other_settings, user_of
+from .found import Found, look, other_settings
 from .how import Sweeping
 from .jobs import Job, jobs
+from .tracked import Tracked, tracked
 from .watching import view
 
 FINISHED = 0
@@ -44,21 +45,21 @@ def sweep(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str
     title = ", ".join(request.name for _, request in requests)
     if how.dry_run:
         _check(todo, how)
-        Console().print(plan(title, todo, found))
+        Console().print(plan(title, todo, found, force=how.force))
         return FINISHED
     with opened(how, len(todo)) as engine, stop_requests() as stop:
         _check(todo, how)
         runs = [_ready(job, each, how) for job, each in zip(todo, found, strict=True)]
         print(_announcement(title, how, runs, engine), flush=True)
-        with view(title, "starting" if how.engine == "local" else "queued") as show:
-            drive(runs, engine, show, retries=how.retries, stop=stop)
+        with view(title, "starting" if how.engine == "local" else "queued") as seen:
+            drive(runs, engine, seen, retries=how.retries, stop=stop)
     code = exit_code(runs)
     if code == STOPPED:
         left = sum(run.standing not in ("finished", "failed", "refused") for run in runs)
-        print(f"Stopped by {stop.signal}, {left} of {len(runs)} runs are left; the same command goes on")
+        print(f"Stopped by {stop.signal}, {left} of {len(runs)} runs are left; {same_command(how)} goes on")
         return code
     for folder in {home(experiment, how): None for experiment, _ in requests}:
-        _verdicts(folder, how)
+        show(folder, with_report=how.report)
     return code
 
 
@@ -70,19 +71,20 @@ def exit_code(runs: Sequence[Tracked]) -> int:
     return FAILED if count["failed"] else BAD_USAGE if count["refused"] else FINISHED
 
 
-def plan(title: str, todo: Sequence[Job], found: Sequence[Found]) -> Table:
+def plan(title: str, todo: Sequence[Job], found: Sequence[Found], *, force: bool = False) -> Table:
     """What there is to do, as a table."""
     count = Counter(each.state for each in found)
     states = ", ".join(f"{count[state]} {state}" for state in dict.fromkeys(each.state for each in found))
-    table = Table(title=f"{title}: {len(todo)} runs, {states}")
+    table = Table(title=escape(f"{title}: {len(todo)} runs, {states}"))
     for heading in ("run", "its folder says", "so", "folder"):
         table.add_column(heading, overflow="fold")
     so = {"finished": "nothing", "in use": "wait", "new": "begin"}
     for job, each in zip(todo, found, strict=True):
         words = f"{each.state}, {duration(each.seconds)} of work" if each.seconds else each.state
         if each.state in ("failed", "in use"):
-            words += f": {each.words}"
-        table.add_row(job.label, words, so.get(each.state, "go on"), str(job.folder))
+            words += f": {each.words.removeprefix(each.state).removeprefix(':').strip()}"
+        then = "begin" if each.state == "new" else "start over" if force else so.get(each.state, "go on")
+        table.add_row(*map(escape, (job.label, words, then, str(job.folder))))
     return table
 
 
@@ -90,9 +92,15 @@ def _check(todo: Sequence[Job], how: Sweeping) -> None:
     """Refuse folders with other settings, and with --force those that others work in."""
     for job in todo:
         if how.force:
-            if (owner := user_of(job.path)) is not None:
+            if (owner := user_of(job.path / LOCK_NAME)) is not None:
                 raise FolderInUse(f"{job.folder} is {owner}; wait for it or stop it, then --force")
-        elif lines := other_settings(job.path, job.settings(how.scale)):
+            continue
+        try:
+            lines = other_settings(job.path, job.settings(how.scale))
+        except OSError as error:  # as `nap run` says it
+            reason = f"cannot write in {job.folder}: {error.strerror}"
+            raise ValueError(f"{reason}; choose another folder with --out") from error
+        if lines:
             raise ValueError(
                 f"{job.folder} holds a run with other settings:\n  "
                 + "\n  ".join(lines)
@@ -129,13 +137,3 @@ def _announcement(title: str, how: Sweeping, runs: Sequence[Tracked], engine: En
         f"{title}: scale {how.scale}, {', '.join(parts)}, on {engine.words}, "
         f"{threads} thread{'s' * (threads > 1)} each, into {how.out}" + "".join(others)
     )
-
-
-def _verdicts(folder: Path, how: Sweeping) -> None:
-    print()
-    try:
-        claims.command(folder, False)
-    except ValueError as error:  # the runs are done all the same
-        print(f"No verdicts: {error}")
-    pointer = f"Report: {report.command(folder)}" if how.report else f"Figures: nap report {folder}"
-    print(f"\nResults: {folder}\n{pointer}")

@@ -4,36 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from nap.lab.progress import duration
 from nap.lab.runs.signals import StopRequest
 
 from . import beat
-from .attempts import BAD_USAGE, FAILED, Next, after
-from .engine import End, Engine, Placed
-from .found import Found, Mark, look, mark
-from .jobs import Job
-from .launch import LOG_NAME
+from .attempts import FAILED, NO_DATA, Next, after
+from .engine import End, Engine, NotTaken, Placed
+from .found import Found, look, mark
+from .reasons import reason
+from .tracked import OPEN, Tracked, counted
 
 LOOK_EVERY_SECONDS, LOOK_SECONDS_A_JOB = 0.1, 0.002
 VISIT_EVERY_SECONDS = 1.0  # folders that others work in
-
-Standing = Literal["to do", "placed", "elsewhere", "finished", "failed", "refused"]
-OPEN: tuple[Standing, ...] = ("to do", "placed", "elsewhere")
-
-
-@dataclass
-class Tracked:
-    """A job and what became of it so far."""
-
-    job: Job
-    standing: Standing
-    words: str = ""  # why it failed, or who works there
-    vain: int = 0  # attempts in a row without a new checkpoint
-    placed: Placed | None = None
-    began_at: Mark = None  # the checkpoint that its worker found
+FULL_SECONDS, FULL_SECONDS_AT_MOST = 60.0, 600.0  # an engine that takes no more is left alone so long
+REFUSALS = 3  # in a row, with nothing at work, and it is not asked again
 
 
 class View(Protocol):
@@ -44,13 +30,6 @@ class View(Protocol):
 
     def show(self, runs: Sequence[Tracked]) -> None:
         """How things are; called often."""
-
-
-def tracked(job: Job, found: Found) -> Tracked:
-    """A job as its folder says."""
-    if found.state == "finished":
-        return Tracked(job, "finished")
-    return Tracked(job, "elsewhere", found.words) if found.state == "in use" else Tracked(job, "to do")
 
 
 def drive(
@@ -88,6 +67,7 @@ class _Driver:
     def __init__(self, runs: Sequence[Tracked], engine: Engine, view: View, retries: int):
         self.runs, self.engine, self.view, self.retries = runs, engine, view, retries
         self._next_visit = 0.0
+        self._next_place, self._pause, self._refusals, self._said = 0.0, FULL_SECONDS, 0, ""
 
     def at_work(self) -> list[tuple[Tracked, Placed]]:
         return [(run, run.placed) for run in self.runs if run.placed is not None]
@@ -98,27 +78,40 @@ class _Driver:
 
     def place(self) -> None:
         """Place as many as the engine takes; what was in vain comes after what was not tried yet."""
+        if time.monotonic() < self._next_place:
+            return
         waiting = sorted((run for run in self.runs if run.standing == "to do"), key=lambda run: run.vain)
         room = self.engine.workers - len(self.at_work()) if self.engine.workers else len(waiting)
         for run in waiting[: max(0, room)]:
-            run.began_at = mark(run.job.path)
-            beat.forget(run.job.path)
-            run.placed, run.standing, run.words = self.engine.place(run.job), "placed", ""
+            try:
+                run.note_beginning()
+                beat.forget(run.job.path)
+                run.placed, run.standing, run.words = self.engine.place(run.job), "placed", ""
+            except NotTaken as refusal:
+                self._leave_alone(str(refusal))
+                return
+            except OSError as error:  # its folder, for example; the others can be placed all the same
+                self._take_not_placed(run, error)
+            else:
+                self._pause, self._refusals = FULL_SECONDS, 0
 
     def collect(self, *, stopping: bool = False) -> None:
         """See who has ended, and what follows."""
         for run, placed in self.at_work():
             if (end := placed.ended()) is None:
                 continue
+            self._next_place = 0.0  # there may be room now
             run.placed, found = None, look(run.job.path)
             moved = mark(run.job.path) != run.began_at
             step = after(end, found, moved=moved, vain=run.vain, retries=self.retries)
             if stopping and step.step != "finished":
                 run.standing = "to do"
                 if end.code == FAILED:  # it could not save, for example
-                    self.view.say(f"{run.job.label}: {reason(run.job, end)}")
+                    self.view.say(f"{run.job.label}: {reason(run.job, end, run.log_bytes)}")
             else:
                 self._take(run, step, found, end)
+                if end.code == NO_DATA:
+                    self._leave_out(run)
 
     def visit(self) -> None:
         """Look again at what others worked on."""
@@ -146,19 +139,39 @@ class _Driver:
         elif step.step == "again":
             run.standing = "to do"
             vain = f"in vain {step.vain} of {self.retries + 1} times" if step.vain else "it had got on"
-            say(f"{label}: {reason(run.job, end)}; to go on from its last checkpoint ({vain})")
+            say(f"{label}: {reason(run.job, end, run.log_bytes)}; to go on from its last checkpoint ({vain})")
         else:
-            run.standing, run.words = step.step, reason(run.job, end)
+            run.standing, run.words = step.step, reason(run.job, end, run.log_bytes)
             tried = f"; given up, {step.vain} times in a row in vain" if step.vain > 1 else ""
             say(f"{label}: failed: {run.words}{tried}")
 
+    def _leave_alone(self, why: str) -> None:
+        """The engine is full: wait, the longer the more often; give up where nothing will make room."""
+        left = [run for run in self.runs if run.standing == "to do"]
+        self._refusals = 0 if self.at_work() else self._refusals + 1
+        if self._refusals >= REFUSALS:
+            for run in left:
+                run.standing, run.words = "failed", why
+            self.view.say(f"{counted(left)} failed: {self.engine.words} took none, {REFUSALS} times: {why}")
+            return
+        if why != self._said:
+            self._said = why
+            self.view.say(f"{self.engine.words} takes no more for now: {why}; waiting with {counted(left)}")
+        self._next_place = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, FULL_SECONDS_AT_MOST)
 
-def reason(job: Job, end: End) -> str:
-    """Why a worker ended, in its own words if it had some: it wrote them to its log."""
-    prefix = {FAILED: f"{job.label}: failed: ", BAD_USAGE: "nap run: "}.get(end.code or 0)
-    log = job.path / LOG_NAME
-    said = log.read_text("utf-8", errors="replace") if prefix and log.exists() else ""
-    if not prefix or prefix not in said:
-        return str(end)
-    said = said[said.rindex(prefix) + len(prefix) :]
-    return said.split("\n")[0] if end.code == FAILED else said.strip()
+    def _take_not_placed(self, run: Tracked, error: OSError) -> None:
+        """An attempt in vain: no worker could be begun."""
+        run.vain += 1
+        words = f"no worker could be begun: {error}"
+        if run.vain > self.retries:
+            run.standing, run.words = "failed", words
+            self.view.say(f"{run.job.label}: failed: {words}")
+
+    def _leave_out(self, refused: Tracked) -> None:
+        """Do not begin what needs the same data as a run that lacks it."""
+        same = [r for r in self.runs if r.standing == "to do" and r.needs == refused.needs]
+        for run in same:
+            run.standing, run.words = "refused", refused.words
+        if same:
+            self.view.say(f"{counted(same)} of {refused.job.experiment.name} not begun, for the same reason")

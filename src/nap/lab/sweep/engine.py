@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,20 +41,8 @@ class Placed(Protocol):
         """End it at once."""
 
 
-class NotPlaced:
-    """A job that the engine did not take."""
-
-    def __init__(self, why: str):
-        self._why = why
-
-    def ended(self) -> End:
-        return End(None, f"it could not be placed: {self._why}")
-
-    def stop(self) -> None:
-        """There is nothing to stop."""
-
-    def kill(self) -> None:
-        """There is nothing to kill."""
+class NotTaken(Exception):
+    """The engine takes no more jobs for now, and says why."""
 
 
 class Engine(Protocol):
@@ -68,7 +57,23 @@ class Engine(Protocol):
         """Where the jobs go."""
 
     def place(self, job: Job) -> Placed:
-        """Begin a job, or queue it."""
+        """Begin a job, or queue it.
+
+        Raises NotTaken where the engine is full, and OSError where this one cannot be begun.
+        """
+
+
+def gist(text: str) -> str:
+    """The line of a remote error that says what it was: that of a traceback is its last, others the first.
+
+    >>> gist('ray::nap x() (pid=3)\\n  File "launch.py", line 51, in sit\\nOSError: full\\n---\\nSee the log')
+    'OSError: full'
+    >>> gist("The node is gone.\\nRead more at ...")
+    'The node is gone.'
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no details"]
+    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)]
+    return raised[-1] if raised and 'File "' in text else lines[0]
 
 
 @contextlib.contextmanager

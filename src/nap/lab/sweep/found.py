@@ -10,9 +10,10 @@ from typing import Any, Literal
 from nap.lab import rows
 from nap.lab.runs import checkpoint, manifest
 from nap.lab.runs.folder import CONFIG_NAME, LOCK_NAME, differences
-from nap.lab.runs.lock import FolderInUse, Lock
+from nap.lab.runs.lock import user_of
 
 State = Literal["new", "begun", "failed", "in use", "finished"]
+EDITED = "was edited after the run was finished"
 Mark = tuple[int, int] | None
 
 
@@ -26,39 +27,32 @@ class Found:
 
     @property
     def hopeless(self) -> bool:
-        """Whether to run again would meet the same again: numbers gone wild."""
-        return self.words.startswith("not finite")
+        """Whether to run again would meet the same again: numbers gone wild, rows that somebody edited."""
+        return self.words.startswith("not finite") or self.words.endswith(EDITED)
 
 
 def look(folder: Path) -> Found:
-    """The state of a run's folder."""
+    """The state of a run's folder; one that cannot be read is a failed one."""
+    try:
+        return _look(folder)
+    except OSError as error:
+        return Found("failed", str(error))
+
+
+def _look(folder: Path) -> Found:
     noted, _ = manifest.Manifest.read(folder / manifest.FILE_NAME)
     seconds = float(noted.content.get("seconds", 0.0))
     if noted.finished is not None:
         file = folder / rows.FILE_NAME
         if file.exists() and file.stat().st_size == noted.content["rows_bytes"]:
             return Found("finished", noted.finished, seconds)
-        return Found("failed", f"{file} was edited after the run was finished", seconds)
-    if (owner := user_of(folder)) is not None:
+        return Found("failed", f"{file} {EDITED}", seconds)
+    if (owner := user_of(folder / LOCK_NAME)) is not None:
         return Found("in use", owner, seconds)
     if not noted.content.get("sittings"):
         return Found("new")
     reason = noted.content["sittings"][-1]["exit"] or "killed"
     return Found("failed" if reason.startswith(("failed", "not finite")) else "begun", reason, seconds)
-
-
-def user_of(folder: Path) -> str | None:
-    """Who holds the folder, in words; None where nobody does.
-
-    To find out, its lock is taken and let go: a worker that meets that moment tries once more.
-    """
-    if not (folder / LOCK_NAME).exists():
-        return None
-    try:
-        Lock(folder / LOCK_NAME).release()
-    except FolderInUse as error:
-        return str(error).partition(" is ")[2].partition(";")[0]
-    return None
 
 
 def other_settings(folder: Path, asked: dict[str, Any]) -> list[str]:
@@ -76,6 +70,6 @@ def mark(folder: Path) -> Mark:
     """Changes whenever a new checkpoint is saved."""
     try:
         stat = (folder / checkpoint.FILE_NAME).stat()
-    except FileNotFoundError:
+    except OSError:  # none yet, or a folder that cannot be used
         return None
     return stat.st_ino, stat.st_mtime_ns

@@ -27,6 +27,8 @@ class Sweeping(How):
 
     threads: int = 0
     """CPU threads of each worker; 0 takes one."""
+    spread: Literal["ddp", "fsdp"] = "ddp"
+    """Not for sweeps: a worker is one process; `nap run` under torchrun has it."""
     engine: Literal["local", "ray", "slurm"] = "local"
     """Who places the runs: this machine's cores and GPUs, a Ray cluster, or SLURM through submitit."""
     workers: int = 0
@@ -49,6 +51,11 @@ class Sweeping(How):
         for name, least in (("workers", 0), ("per_gpu", 1), ("retries", 0), ("threads", 0)):
             if (value := getattr(self, name)) < least:
                 raise ValueError(f"--{name.replace('_', '-')} {value}: it must be at least {least}")
+        if self.spread != "ddp":
+            raise ValueError(
+                f"--spread {self.spread}: a worker of a sweep is one process; share a run among several "
+                f"with torchrun and nap run"
+            )
 
 
 # what a worker is not told: the driver sees to it, once, or says it otherwise
@@ -57,14 +64,16 @@ _DRIVERS_OWN = {f.name for f in fields(Sweeping)} - {f.name for f in fields(How)
     "threads",
     "force",
     "report",
+    "spread",
+    "out",
 }
 
 
 def for_workers(settings: Sequence[str]) -> Iterator[str]:
     """The settings that are passed on to `nap run`, as they were given.
 
-    >>> list(for_workers(["--seeds=3", "--engine", "ray", "--no-report", "--out", "here", "--dry_run"]))
-    ['--seeds', '3', '--out', 'here']
+    >>> list(for_workers(["--seeds=3", "--engine", "ray", "--no-report", "--device", "cpu", "--dry_run"]))
+    ['--seeds', '3', '--device', 'cpu']
     """
     for key, *values in groups(settings):
         if bare(key).removeprefix("--").replace("-", "_") not in _DRIVERS_OWN:

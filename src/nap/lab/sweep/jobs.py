@@ -15,9 +15,11 @@ from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.tasks import chosen, share
 from nap.lab.options import Request
 
+from . import own
 from .how import for_workers
 
-WORKER = (sys.executable, "-m", "nap.lab.sweep.worker")
+WORKER = (sys.executable, "-P", "-m", "nap.lab.sweep.worker")  # -P: nothing is imported from where it runs
+MEANT = "NAP_SWEEP_RUN"  # in a worker's environment: the run that it is to find
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,10 @@ class Job:
     label: str
     experiment: Experiment
     run: Run
-    folder: Path  # as `nap run` would name it
+    folder: Path  # as the driver's reader knows it
     command: tuple[str, ...]
     environment: Mapping[str, str]  # what a worker needs besides its own
-    where: Path  # the folder that relative paths in the command start from
+    where: Path  # the folder that relative paths in the settings start from
 
     @property
     def path(self) -> Path:
@@ -52,24 +54,26 @@ def jobs(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str]
     """A job for each run that was asked for; `settings` are the words that followed the names.
 
     A worker is `nap run` with the same words and --part k/n, n being the number of all runs: that part
-    is one run. So a manifest names a command that does the same by hand.
+    is one run. So a manifest names a command that does the same by hand, wherever that is given.
     """
     how = requests[0][1].how
     whole = [(each, replace(request, how=replace(how, part="1/1"))) for each, request in requests]
     every = chosen(whole)
     names, passed_on = [request.name for _, request in requests], list(for_workers(settings))
     threads = str(how.threads or 1)
+    same = ("--out", str(how.out.absolute()), "--threads", threads)
     environment = {"OMP_NUM_THREADS": threads} | {
         key: value for key, value in os.environ.items() if key.startswith("NAP_")
     }
+    environment |= own.passed_on(names)
     return [
         Job(
             label=run.name if len(requests) == 1 else f"{experiment.name} {run.name}",
             experiment=experiment,
             run=run,
             folder=folder,
-            command=(*WORKER, *names, *passed_on, "--threads", threads, "--part", f"{n + 1}/{len(every)}"),
-            environment=environment,
+            command=(*WORKER, *names, *passed_on, *same, "--part", f"{n + 1}/{len(every)}"),
+            environment=environment | {MEANT: f"{experiment.name} {run.name}"},
             where=Path.cwd(),
         )
         for n, (folder, experiment, run) in list(enumerate(every))[share(how.part, len(every))]

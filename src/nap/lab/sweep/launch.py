@@ -20,14 +20,17 @@ LOOK_EVERY_SECONDS = 0.1
 def start(
     command: Sequence[str], *, where: Path, log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """A worker that has begun; in a session of its own, since Ctrl-C is for the driver to answer."""
+    """A worker that has begun; in a session of its own, since Ctrl-C is for the driver to answer.
+
+    Where this machine has no folder `where`, it works in the run's own.
+    """
     with log.open("ab") as said:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=subprocess.STDOUT,
-            cwd=where,
+            cwd=where if where.is_dir() else log.parent,
             env={**os.environ, **environment},
             start_new_session=True,
         )

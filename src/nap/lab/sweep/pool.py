@@ -31,9 +31,12 @@ class Pool:
         slot = self._free.pop(0)
         environment = {**job.environment, **slot}
         log = job.path / launch.LOG_NAME
-        return Seated(
-            self, slot, launch.start(job.command, where=job.where, log=log, environment=environment)
-        )
+        try:
+            worker = launch.start(job.command, where=job.where, log=log, environment=environment)
+        except OSError:
+            self.give_back(slot)
+            raise
+        return Seated(self, slot, worker)
 
     def give_back(self, slot: Slot) -> None:
         """Make a slot free."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import RayError, TaskCancelledError
 
 from . import launch
-from .engine import End
+from .engine import End, gist
 from .how import Sweeping
 from .jobs import Job
 
@@ -25,13 +25,14 @@ class Cluster:
         if how.device == "cuda" and not gpus:
             raise ValueError("--device cuda: this Ray cluster has no GPU; take --device cpu")
         with_gpu = how.device != "cpu" and gpus > 0
-        self.workers, cores, nodes = how.workers, how.threads or 1, len(ray.nodes())
+        self.workers, cores, share = how.workers, how.threads or 1, 1 / how.per_gpu if with_gpu else 0.0
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        check_room(nodes, cores, share)
         self.words = (
-            f"Ray ({resources.get('CPU', 0):g} cores, {gpus:g} GPUs on {nodes} node{'s' * (nodes > 1)})"
+            f"Ray ({resources.get('CPU', 0):g} cores, {gpus:g} GPUs "
+            f"on {len(nodes)} node{'s' * (len(nodes) > 1)})"
         )
-        self._sit: Any = ray.remote(
-            num_cpus=cores, num_gpus=1 / how.per_gpu if with_gpu else 0, max_retries=0
-        )(launch.sit)
+        self._sit: Any = ray.remote(num_cpus=cores, num_gpus=share, max_retries=0)(launch.sit)
 
     def place(self, job: Job) -> OnRay:
         log = job.path / launch.LOG_NAME
@@ -54,13 +55,23 @@ class OnRay:
         except TaskCancelledError:
             return End(None, "cancelled")
         except RayError as error:  # its process or its node is gone
-            return End(None, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+            return End(None, f"{type(error).__name__}: {gist(str(error))}")
 
     def stop(self) -> None:
         ray.cancel(self._result)
 
     def kill(self) -> None:
         ray.cancel(self._result, force=True)
+
+
+def check_room(nodes: Sequence[Mapping[str, float]], cores: int, gpus: float) -> None:
+    """Refuse what no node can hold: Ray would wait for ever for one that can, and say nothing."""
+    fit = [node.get("CPU", 0.0) for node in nodes if node.get("GPU", 0.0) >= gpus]
+    if max(fit, default=0.0) < cores:
+        raise ValueError(
+            f"--threads {cores}: no node of this Ray cluster has so many cores{' and a GPU' * (gpus > 0)}; "
+            f"the most is {max(fit, default=0.0):g}; take fewer threads{', or --device cpu' * (gpus > 0)}"
+        )
 
 
 @contextlib.contextmanager

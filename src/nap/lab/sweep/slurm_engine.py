@@ -12,7 +12,7 @@ from typing import Any
 import submitit
 
 from . import launch
-from .engine import End, NotPlaced, Placed
+from .engine import End, NotTaken, gist
 from .how import Sweeping
 from .jobs import Job
 
@@ -41,12 +41,12 @@ class Slurm:
                 f"--slurm cluster=local rehearses on this machine"
             ) from error
 
-    def place(self, job: Job) -> Placed:
+    def place(self, job: Job) -> Queued:
         log = job.path / launch.LOG_NAME
         try:
             placed = self._executor.submit(launch.sit, job.command, job.where, log, dict(job.environment))
         except (RuntimeError, OSError) as error:  # sbatch says no
-            return NotPlaced(" ".join(str(error).split()))
+            raise NotTaken(" ".join(str(error).split())) from error
         return Queued(self, placed)
 
     def is_time_to_ask(self) -> bool:
@@ -69,8 +69,7 @@ class Queued:
         try:
             return End(self._job.result())
         except Exception as error:  # whatever ended it: killed, out of time, a node that is gone
-            last = str(error).strip().splitlines() or ["no details"]
-            return End(None, f"job {self._job.job_id}: {type(error).__name__}: {last[0]}")
+            return End(None, f"job {self._job.job_id}: {type(error).__name__}: {gist(str(error))}")
 
     def stop(self) -> None:
         self._job.cancel(check=False)  # it may have ended by itself

@@ -15,7 +15,8 @@ from nap.lab.progress import LINE_EVERY_SECONDS, Clock, Pace, duration
 
 from . import beat
 from .beat import Beat
-from .drive import Tracked, View
+from .drive import View
+from .tracked import Tracked
 
 LOOK_EVERY_SECONDS = 0.5
 LINES_KEPT_FREE = 6  # of a terminal's height

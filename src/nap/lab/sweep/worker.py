@@ -1,6 +1,7 @@
 """One run, done by `nap run` itself, in a process that an engine placed: `python -m nap.lab.sweep.worker`.
 
-What it adds: it tells how far it is, and it saves and ends when the one that started it is gone.
+What it adds: it knows the experiments that the driver's script added, it makes sure that its run is the one
+that the driver meant, it tells how far it is, and it saves and ends when the one that started it is gone.
 """
 
 from __future__ import annotations
@@ -9,23 +10,23 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from nap.lab.cli import answered, requested
+from nap.lab.data.store import DataMissing
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.running import run
-from nap.lab.experiments.tasks import home
+from nap.lab.experiments.tasks import chosen, home
 from nap.lab.options import Request
-from nap.lab.runs.lock import FolderInUse
 from nap.lab.runs.work import Work
 
+from . import own
+from .attempts import NO_DATA
 from .beat import Told
-
-PATIENCE_SECONDS = 1.0  # a driver that looks whether a folder is in use holds it for a moment
+from .jobs import MEANT
 
 
 def main() -> int:
@@ -34,7 +35,8 @@ def main() -> int:
     sys.argv = ["nap", "run", *words]  # what the manifest will name: one can give that by hand
     signal.signal(signal.SIGUSR2, _terminate)  # SLURM's warning, through submitit, that time is up
     threading.Thread(target=_hold_the_leash, daemon=True).start()
-    return answered(["run"], lambda: _patiently(words))
+    own.adopt()
+    return answered(["run"], lambda: _do(words))
 
 
 def _hold_the_leash() -> None:
@@ -48,17 +50,25 @@ def _terminate(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _patiently(words: Sequence[str]) -> int:
-    """Do it; where the folder is in use, look again for a moment."""
-    late = time.monotonic() + PATIENCE_SECONDS
-    asked = [(told(experiment, request), request) for experiment, request in requested(words)]
-    while True:
-        try:
-            return run(asked, judge=False)
-        except FolderInUse:
-            if time.monotonic() > late:
-                raise
-            time.sleep(PATIENCE_SECONDS / 10)
+def _do(words: Sequence[str]) -> int:
+    asked = requested(words)
+    check_is_meant(asked)
+    try:
+        return run([(told(experiment, request), request) for experiment, request in asked], judge=False)
+    except DataMissing as error:  # the driver need not learn that from each run
+        print(f"nap run: {error}", file=sys.stderr)
+        return NO_DATA
+
+
+def check_is_meant(asked: Sequence[tuple[Experiment, Request]]) -> None:
+    """Refuse where the words ask for another run here than where the driver read them."""
+    meant = os.environ.get(MEANT)
+    found = [f"{experiment.name} {each.name}" for _, experiment, each in chosen(asked)]
+    if meant is not None and found != [meant]:
+        raise ValueError(
+            f"the driver meant the run {meant}, and here the same words ask for {', '.join(found)}: the code "
+            f"is not the same, or has changed since; give the sweep again, with the same code everywhere"
+        )
 
 
 def told(experiment: Experiment, request: Request) -> Experiment:

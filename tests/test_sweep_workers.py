@@ -1,0 +1,148 @@
+"""The workers of `nap sweep`: what they see and import, which run is theirs, how they end; and their lock."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from nap.lab.cli import BAD_USAGE, FINE, main, requested
+from nap.lab.experiments.experiment import MODULES, experiments
+from nap.lab.runs.lock import Lock, user_of
+from nap.lab.sweep.engine import End
+from nap.lab.sweep.jobs import MEANT, WORKER
+from nap.lab.sweep.launch import LOG_NAME, sit
+from nap.lab.sweep.pool import GPU, Pool
+from nap.lab.sweep.worker import check_is_meant
+from sweep_jobs import asked, placed
+from sweep_trials import until
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(MODULES, "tiny", "tiny_experiment")
+    monkeypatch.setitem(MODULES, "counting", "sweep_tiny")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_worker_sees_its_slot_s_gpu_and_the_slot_is_free_again() -> None:
+    code = "import os; print(*(os.environ[key] for key in ('CUDA_VISIBLE_DEVICES', 'OMP_NUM_THREADS')))"
+    job, pool = placed(asked("counting --threads 3")[0], code), Pool([{GPU: "5"}])
+    for _ in range(2):
+        seated = pool.place(job)
+        seated.worker.wait(30)
+        assert seated.ended() == End(0)
+    assert (job.path / LOG_NAME).read_text() == "5 3\n" * 2
+
+
+def test_a_worker_ends_when_it_is_let_go() -> None:
+    job = placed(asked("counting")[0], "import os; os.read(0, 1); raise SystemExit(75)")
+    seated = Pool([{}]).place(job)
+    assert seated.ended() is None
+    seated.stop()
+    seated.worker.wait(30)
+    assert seated.ended() == End(75)
+
+
+def test_a_worker_that_does_not_end_is_killed_with_all_that_it_started() -> None:
+    code = "child = subprocess.Popen(['sleep', '20']); print(child.pid, flush=True); child.wait()"
+    job = placed(asked("counting")[0], "import subprocess; " + code)
+    seated = Pool([{}]).place(job)
+    child = int(until(lambda: (job.path / LOG_NAME).read_text()))
+    seated.kill()
+    assert str(seated.ended()) == "its worker was killed by SIGKILL"
+    time.sleep(1)  # for the system to end it
+    stat = Path(f"/proc/{child}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_worker_imports_nothing_from_where_it_runs() -> None:
+    Path("nap.py").write_text("raise SystemExit('the wrong nap')")
+    Path("torch.py").write_text("raise SystemExit('the wrong torch')")
+    assert sit([*WORKER, "nothing"], Path.cwd(), log := Path("log"), {}) == BAD_USAGE
+    assert log.read_text().startswith("nap run: no experiment 'nothing'")
+
+
+def test_a_worker_has_a_folder_where_the_driver_s_is_not() -> None:
+    job = placed(asked("counting")[0], "import os; print(os.getcwd())")
+    nowhere = Path("/not/on/this/machine")
+    assert sit(job.command, nowhere, job.path / LOG_NAME, {}) == 0
+    assert (job.path / LOG_NAME).read_text() == f"{job.path}\n"
+
+
+def test_a_worker_refuses_another_run_than_the_driver_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = asked("counting --runs 2")[1]
+    monkeypatch.setenv(MEANT, job.environment[MEANT])
+    check_is_meant(requested(job.command[len(WORKER) :]))
+    other = asked("counting --runs 3")[2].command[len(WORKER) :]
+    with pytest.raises(ValueError, match=r"meant the run counting run-1, and here .* counting run-2"):
+        check_is_meant(requested(other))
+
+
+# experiments of one's own
+
+
+def test_an_experiment_that_workers_cannot_import_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ModuleType("made_here")
+    made.EXPERIMENT = experiments(["tiny"])["tiny"]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "made_here", made)
+    monkeypatch.setitem(MODULES, "mine", "made_here")
+    assert main(["sweep", "mine"]) == BAD_USAGE
+    assert "mine: workers cannot import made_here, which holds its EXPERIMENT" in capsys.readouterr().err
+    assert not Path("results").exists()
+
+
+@pytest.mark.slow
+def test_the_documented_experiment_of_one_s_own_can_be_swept(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs/lab.md").read_text("utf-8")
+    snippets = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (affine,) = [code for code in snippets if "EXPERIMENT = Experiment(" in code]
+    (mylab,) = [code for code in snippets if code.startswith("# mylab.py")]
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/affine.py").write_text(affine)
+    (tmp_path / "code/mylab.py").write_text(mylab)
+    words = "sweep affine --part 1/3 --seeds 1 --tasks 1 --epochs 1 --images 64 --width 16"
+    command = [sys.executable, str(tmp_path / "code/mylab.py"), *shlex.split(words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == FINE, done.stdout + done.stderr
+    assert ": finished, " in done.stdout
+
+
+# the lock
+
+
+def test_who_looks_whether_a_folder_is_in_use_leaves_no_trace_and_disturbs_nobody(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    assert user_of(lock) is None
+    assert not lock.exists()
+    lock.write_text("signed by the last one")
+    assert user_of(lock) is None
+    assert lock.read_text() == "signed by the last one"
+    with lock.open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        assert user_of(lock) is None  # nor do two who look
+        threading.Timer(0.1, lambda: fcntl.flock(looking, fcntl.LOCK_UN)).start()
+        held = Lock(lock)
+    assert str(user_of(lock)).startswith("in use by process")
+    held.release()
+    assert user_of(lock) is None
+
+
+def test_a_lock_that_may_not_be_read_is_not_in_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: Any) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("nap.lab.runs.lock.os.open", refuse)
+    assert user_of(tmp_path / "lock") is None
