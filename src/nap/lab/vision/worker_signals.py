@@ -1,4 +1,4 @@
-"""Signals and the workers of a run: what asks it to stop reaches all of its processes, and is not for them.
+"""Workers and what they inherit: signals that ask a run to stop, and its garbage; neither is for them.
 
 Ctrl-C, or a batch system that ends a job, signals every process of the group. The run saves before it stops,
 and needs its workers until then. They end when the run does.
@@ -6,6 +6,7 @@ and needs its workers until then. They end when the run does.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -33,8 +34,10 @@ def unsettled() -> Iterator[None]:
 def settle(worker: int) -> None:
     """Called in a worker: it stays through such signals, but for a second SIGTERM.
 
-    That one comes from a run that is over, and waits for a worker that hangs.
+    That one comes from a run that is over, and waits for a worker that hangs. What it inherited it never
+    collects: an object of a library whose threads did not come along may abort the process when it ends.
     """
+    gc.freeze()
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _Patience(1))
