@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import multiprocessing
 import os
 import signal
@@ -36,7 +35,6 @@ from nap.lab.vision.loading import Batch, Judged, Learnt, batches_of, loader, wo
 from nap.lab.vision.looks import Looks, middle_box, random_box
 from nap.lab.vision.viewing import Viewing
 from nap.lab.vision.viewing_run import ViewingWork, prepared
-from nap.lab.vision.worker_signals import settle
 from small_pictures import write_folders, write_shards
 
 Row = dict[str, Any]
@@ -248,34 +246,6 @@ def test_a_run_reads_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     rows = finished(work(replace(TINY, images=str(tmp_path / "hub"), batch_size=4, epochs=10)))
     assert rows[-1]["data"] == "hub (3 classes, 12 + 4 images)"
     assert rows[-1]["loss"] < rows[0]["loss"]
-
-
-class Owner:
-    """Garbage that, like the owner of a thread that a fork leaves behind, must not end in a child."""
-
-    def __init__(self) -> None:
-        self.myself, self.process = self, os.getpid()
-
-    def __del__(self) -> None:
-        if os.getpid() != self.process:
-            os._exit(7)
-
-
-def collecting_worker() -> None:
-    settle(0)
-    gc.collect()
-
-
-def test_a_worker_collects_nothing_that_it_inherited() -> None:
-    gc.disable()
-    try:
-        Owner()
-        child = multiprocessing.get_context("fork").Process(target=collecting_worker)
-        child.start()
-        child.join()
-    finally:
-        gc.enable()
-    assert child.exitcode == 0
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
