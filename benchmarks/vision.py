@@ -54,6 +54,7 @@ def trainer(arm: VisionArm, options: argparse.Namespace) -> Trainer:
         half=cuda,
         compile_=cuda and not options.eager,
         graph=cuda and not options.no_graph,
+        quick=cuda and options.net == "vgg",
     )
 
 

@@ -70,7 +70,7 @@ def test_a_run_resumes_and_weights_keep_their_norms() -> None:
 def test_a_pass_never_waits_for_the_device() -> None:
     run = work(NAP)
     run.advance()
-    order = run.trainer.order.clone()
+    order = run.trainer.draws[:, 0].clone()
     torch.cuda.synchronize()
     try:
         torch.cuda.set_sync_debug_mode("error")

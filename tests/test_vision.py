@@ -60,7 +60,8 @@ def test_a_crop_is_what_one_cuts_out_by_hand(top: int, left: int, mirrored: bool
 def test_crops_use_every_place_and_plain_ones_the_middle() -> None:
     pixels = torch.randint(256, (1, 1, 4, 4), dtype=torch.uint8)
     crops = Crops.of(pixels, torch.zeros(1), torch.ones(1), edge=2)
-    many = crops.drawn(torch.zeros(2000, dtype=torch.int64), torch.Generator().manual_seed(0))
+    places = crops.places((2000,), torch.Generator().manual_seed(0))
+    many = crops.drawn(torch.zeros(2000, dtype=torch.int64), places)
     assert len({tuple(crop.flatten().tolist()) for crop in many}) == 5 * 5 * 2
     torch.testing.assert_close(crops.plain(torch.tensor([0]))[0], pixels[0].float())
     assert many.is_contiguous(memory_format=torch.channels_last)
@@ -79,9 +80,11 @@ def test_a_pass_is_what_one_does_by_hand(arm: VisionArm) -> None:
     optimizer = torch.optim.SGD(groups, lr=0.025, momentum=0.9, nesterov=True)
     generator = torch.Generator().manual_seed(run._number())
     right = 0
-    for index in batches(0, 1, 0, count=1438, batch_size=400):
+    order = batches(0, 1, 0, count=1438, batch_size=400)
+    places = run.trainer.images.places(order.shape, generator)
+    for step, index in enumerate(order):
         labels = run.trainer.labels[index]
-        logits = model(run.trainer.images.drawn(index, generator))
+        logits = model(run.trainer.images.drawn(index, places[:, step]))
         optimizer.zero_grad()
         F.cross_entropy(logits, labels).backward()
         optimizer.step()

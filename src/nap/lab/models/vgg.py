@@ -37,7 +37,7 @@ def vgg(
             layers.append(nn.MaxPool2d(2))
             height, width = height // 2, width // 2
             continue
-        norm = [nn.BatchNorm2d(outputs)] if batch_norm else []
+        norm = [_batch_norm(outputs)] if batch_norm else []
         layers += [nn.Conv2d(inputs, outputs, 3, padding=1, bias=not batch_norm), *norm, nn.ReLU()]
         inputs = outputs
     if not height * width:
@@ -55,3 +55,10 @@ def vgg(
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     return net
+
+
+def _batch_norm(channels: int) -> nn.BatchNorm2d:
+    """One that does not count its batches: nobody asks, and it is a launch for each norm in each update."""
+    norm = nn.BatchNorm2d(channels)
+    norm.num_batches_tracked = None
+    return norm

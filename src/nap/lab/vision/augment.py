@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -27,12 +29,17 @@ class Crops:
         padded = torch.nn.functional.pad(pixels, (edge,) * 4).permute(0, 2, 3, 1).contiguous()
         return cls(padded, mean.to(pixels.device).float(), std.to(pixels.device).float(), edge, flip)
 
-    def drawn(self, index: Tensor, generator: Generator) -> Tensor:
-        """These images, each from a place of its own and perhaps mirrored, (B, C, H, W) in channels-last."""
-        count, device = len(index), index.device
-        tops, lefts = torch.randint(2 * self.edge + 1, (2, count), generator=generator, device=device)
-        mirrored = torch.randint(2, (count,), generator=generator, device=device) > 0 if self.flip else None
-        return self.at(index, tops, lefts, mirrored)
+    def places(self, shape: Sequence[int], generator: Generator) -> Tensor:
+        """For so many crops: their tops, their lefts, and whether they are mirrored; int64 (3, *shape)."""
+        where: dict[str, Any] = {"generator": generator, "device": generator.device}
+        cuts = torch.randint(2 * self.edge + 1, (2, *shape), **where)
+        mirrored = torch.randint(2, (1, *shape), **where)
+        return torch.cat([cuts, mirrored if self.flip else torch.zeros_like(mirrored)])
+
+    def drawn(self, index: Tensor, places: Tensor) -> Tensor:
+        """These images, each cut out at its place and perhaps mirrored, (B, C, H, W) in channels-last."""
+        tops, lefts, mirrored = places
+        return self.at(index, tops, lefts, mirrored > 0)
 
     def plain(self, index: Tensor) -> Tensor:
         """These images as they are."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -72,16 +72,29 @@ class Classifier:
         self._loss = self.spread.compiled(self._learnt_loss) if compile_ else self._learnt_loss
         self._right = torch.zeros((), dtype=torch.int64, device=device)
 
-    def update(self, images: Tensor, labels: Tensor) -> None:
+    def update(self, *batch: Tensor) -> None:
         """Learn from this process's share of a batch, at the rate that `rate` holds."""
-        loss, right = self._loss(images, labels)
+        loss, right = self._loss(*batch)
+        norms = self._gradient_norms(loss)
+        with torch.no_grad():
+            self._note_(self.spread.mean(loss.detach()), self.spread.sum(right), norms)
+        self._descend_()
+
+    def _gradient_norms(self, loss: Tensor) -> Tensor:
+        """Find the gradients; the norm of each."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         with torch.no_grad():
-            loss, right = self.spread.mean(loss.detach()), self.spread.sum(right)
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            self.watch.note_(loss, torch.stack(torch._foreach_norm(gradients)))
-            self._right += right
+            return torch.stack(torch._foreach_norm(gradients))
+
+    def _note_(self, loss: Tensor, right: Tensor, norms: Tensor) -> None:
+        """See an update before it is made."""
+        self.watch.note_(loss, norms)
+        self._right += right
+
+    def _descend_(self) -> None:
+        """Make the update."""
         self.optimizer.step()
         if self.projector is not None:
             self.projector.project_()  # by hand: what an attached one counts would be lost in a graph
@@ -90,7 +103,7 @@ class Classifier:
         return self._loss_of(self.net, images, labels, self.recipe.smoothing)
 
     def _loss_of(
-        self, net: nn.Module, images: Tensor, labels: Tensor, smoothing: float
+        self, net: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor]:
         """Mean cross-entropy, and how many predictions are right."""
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.half):

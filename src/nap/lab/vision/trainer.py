@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 import nap
 from nap.lab.training.graph import captured
@@ -21,6 +24,8 @@ class Trainer(Classifier):
 
     Args:
         graph: each update is a replay of a recording; by default on CUDA.
+        quick: weights are updated by kernels of our own (`nap.lab.vision.descent`); by default on CUDA with
+            products in bfloat16.
     """
 
     def __init__(
@@ -34,16 +39,33 @@ class Trainer(Classifier):
         half: bool = False,
         compile_: bool = False,
         graph: bool | None = None,
+        quick: bool | None = None,
     ):
         super().__init__(model, projector, settings, half=half, compile_=compile_)
         self.images, self.labels = images, labels
         device = labels.device
         self.generator = torch.Generator(device)
         a_pass = len(labels) // settings.batch_size
-        self.order = torch.zeros(a_pass, settings.batch_size, dtype=torch.int64, device=device)
+        # of each update of a pass: numbers of its images, their labels, their tops, lefts and mirrorings
+        self.draws = torch.zeros(a_pass, 5, settings.batch_size, dtype=torch.int64, device=device)
         self._at = torch.zeros((), dtype=torch.int64, device=device)
         self._graph = device.type == "cuda" if graph is None else graph
         self._step: Callable[[], None] | None = None
+        if compile_:
+            self._note_ = torch.compile(self._note_, dynamic=False)  # type: ignore[method-assign]
+        self._descent = self._made() if (self._graph and half if quick is None else quick) else None
+
+    def _made(self) -> Any:
+        """What makes updates quickly."""
+        from nap.lab.vision.descent import Descent  # Triton comes with the CUDA builds of torch only
+
+        radii: dict[int, Tensor] = {}
+        if self.projector is not None:
+            kept = self.projector.state_dict()
+            assert kept["settings"] | {"every": 1, "per": "tensor", "affine": "free"} == kept["settings"]
+            names = [name for name, _ in self.model.named_parameters()]
+            radii = {names.index(name): r.to(self.rate.device) for name, r in kept["radii"].items()}
+        return Descent(self.optimizer, self.parameters, radii, self.watch.broken)
 
     def learn(self, order: Tensor, seed: int, rates: Callable[[int], float], first: int) -> None:
         """Learn from the batches of `order` (steps, batch); update `first` is the number of its first.
@@ -51,11 +73,12 @@ class Trainer(Classifier):
         What is random is drawn from `seed`.
         """
         self.model.train()
-        self.order[: len(order)].copy_(order)
+        self.generator.manual_seed(seed)
+        places = self.images.places(order.shape, self.generator)
+        self.draws[: len(order)].copy_(torch.stack([order, self.labels[order], *places], 1))
         self._at.zero_()
         if self._step is None:
             self._step = self._recorded() if self._graph else self._next
-        self.generator.manual_seed(seed)
         rate = None
         for step in range(len(order)):
             if rate != (rate := rates(first + step)):
@@ -71,14 +94,45 @@ class Trainer(Classifier):
 
         return self.judged(batches())
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self._descent is not None:
+            self._descent.refresh_()
+
     def _next(self) -> None:
-        index = self.order.index_select(0, self._at.view(1)).squeeze(0)
-        self.update(self.images.drawn(index, self.generator), self.labels[index])
-        self._at.add_(1).remainder_(len(self.order))  # a recording makes a few, even if a pass has fewer
+        self.update(self.draws, self._at)
+
+    def _learnt_loss(self, draws: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        index, labels, *places = draws.index_select(0, at.view(1)).squeeze(0)
+        net: Callable[[Tensor], Tensor] = self.net
+        if self._descent is not None:
+            names = dict(self.model.named_parameters())
+            net = partial(functional_call, self.model, dict(zip(names, self._descent.leaves, strict=True)))
+        images = self.images.drawn(index, torch.stack(places))
+        return self._loss_of(net, images, labels, self.recipe.smoothing)
+
+    def _gradient_norms(self, loss: Tensor) -> Tensor:
+        if self._descent is None:
+            return super()._gradient_norms(loss)
+        norms: Tensor = self._descent.norms(torch.autograd.grad(loss, self._descent.leaves))
+        return norms
+
+    def _note_(self, loss: Tensor, right: Tensor, norms: Tensor) -> None:
+        super()._note_(loss, right, norms)
+        self._at.copy_((self._at + 1) % len(self.draws))  # a recording makes a few, even if a pass has fewer
+
+    def _descend_(self) -> None:
+        if self._descent is None:
+            super()._descend_()
+        else:
+            self._descent.step_()
 
     def _recorded(self) -> Callable[[], None]:
         """The update as a graph; all that it changes comes out of the recording as it was."""
         momenta = [buffer for state in self.optimizer.state.values() for buffer in state.values()]
         tallies = [*self.watch.tensors, self._at, self._right]
-        changing = [*self.parameters, *momenta, *self.model.buffers(), *tallies]
-        return captured(self._next, changing, [self.generator])
+        copies = [] if self._descent is None else self._descent.copies.values()
+        replay = captured(self._next, [*self.parameters, *momenta, *self.model.buffers(), *tallies, *copies])
+        if self._descent is not None:
+            self._descent.send_()
+        return replay
