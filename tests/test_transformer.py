@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -53,15 +55,26 @@ def test_it_converts_and_everything_is_projected(form: dict[str, object]) -> Non
 
 def test_signals_start_with_unit_variance() -> None:
     torch.manual_seed(0)
-    net = Transformer(256, 64, norm="none")
+    net = Transformer(256, 64, norm="none", branches="share")
     x = torch.randint(0, 256, (8, 64))
-    seen = []
+    seen: list[float] = []
     for block in net.blocks:
         block.register_forward_hook(lambda module, args, output: seen.append(output.std().item()))
     logits = net(x)
     assert 0.9 < seen[0] < 1.2
     assert seen[-1] < 1.6
     assert 0.5 < logits.std().item() < 1.6
+
+
+@pytest.mark.parametrize(("branches", "size"), [("unit", 1.0), ("share", 8**-0.5)])
+def test_a_branch_starts_as_large_as_was_asked(branches: Any, size: float) -> None:
+    torch.manual_seed(0)
+    net, seen = Transformer(256, 64, branches=branches), []
+    net.blocks[2].down.register_forward_hook(  # type: ignore[union-attr]
+        lambda module, args, output: seen.append((output.std() / args[0].square().mean().sqrt()).item())
+    )
+    net(torch.randint(0, 256, (8, 64)))
+    assert seen == pytest.approx([size], abs=0.1)
 
 
 def test_recomputing_activations_changes_nothing() -> None:

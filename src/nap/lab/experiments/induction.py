@@ -53,13 +53,15 @@ def runs(config: Induction) -> list[Run]:
 
 
 # "The networks are small enough that normalization is not critical": arms without norms have none at all.
-PAPER = Induction(backbone_norm="none")
+# Their stream would double with every branch of unit size, so branches have their share of it.
+PAPER = Induction(backbone_norm="none", branches="share")
 SMALL = replace(PAPER, forms=("100+50",), steps=3_000)
 DEMO = Induction(
     blocks=2,
     heads=2,
     width=32,
     backbone_norm="none",
+    branches="share",
     vocabulary=32,
     strings=4096,
     forms=("16+12",),

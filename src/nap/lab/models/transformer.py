@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 BackboneNorm = Literal["layer", "none"]
+Branches = Literal["unit", "share"]
 
 
 class Attention(nn.Module):
@@ -54,6 +55,8 @@ class Transformer(nn.Module):
     """Tokens (B, L ≤ length) → logits of the next token (B, L, vocabulary).
 
     Args:
+        branches: how large a branch is at the start: as the stream that it is added to, as in T5; or its
+            share of one, 1/√(2·blocks), as is usual elsewhere. A projected branch keeps the size that it has.
         tied: the output layer is the table of tokens.
         recompute: keep no activations inside blocks, compute them again in the backward pass.
 
@@ -73,6 +76,7 @@ class Transformer(nn.Module):
         heads: int = 8,
         width: int = 256,
         norm: BackboneNorm = "layer",
+        branches: Branches = "unit",
         tied: bool = False,
         recompute: bool = False,
     ):
@@ -82,11 +86,11 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads, norm) for _ in range(blocks))
         self.final_norm = _norm(width, norm)
         self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
-        self.reset_parameters()
+        self.reset_parameters(branches)
 
-    def reset_parameters(self) -> None:
-        """Every signal starts with unit variance; each branch adds its share of one to the stream."""
-        share = 1 / math.sqrt(2 * len(self.blocks))
+    def reset_parameters(self, branches: Branches = "unit") -> None:
+        """Every layer of a normalised signal starts with unit variance, or a branch with its share of it."""
+        share = 1.0 if branches == "unit" else 1 / math.sqrt(2 * len(self.blocks))
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 gain = share if name.endswith(("out.weight", "down.weight")) else 1.0

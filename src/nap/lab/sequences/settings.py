@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nap.lab.models.transformer import BackboneNorm, Transformer
+from nap.lab.models.transformer import BackboneNorm, Branches, Transformer
 from nap.methods.contract import check_range as check
 
 
@@ -21,6 +21,8 @@ class Network:
     """width of the residual stream, d_model"""
     backbone_norm: BackboneNorm = "layer"
     """LayerNorm on what enters each block, which all arms have; or none"""
+    branches: Branches = "unit"
+    """size of each branch at the start: that of the stream, or its share of it, 1/√(2·blocks)"""
 
     def __post_init__(self) -> None:
         for name in ("blocks", "heads", "width"):
@@ -39,6 +41,7 @@ class Network:
             heads=self.heads,
             width=self.width,
             norm=self.backbone_norm,
+            branches=self.branches,
             tied=tied,
             recompute=recompute,
         )
