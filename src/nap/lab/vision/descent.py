@@ -17,10 +17,9 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 2048  # numbers that one program reads
-_COLUMNS = (
-    8  # of the table: addresses of gradient, weight, momentum, copy and radius, size, first block, half
-)
-_GRADIENT, _WEIGHT, _MOMENTUM, _COPY, _RADIUS, _SIZE, _FIRST, _HALF = (
+# of the table: addresses of gradient, weight, momentum, copy and radius; size, first block
+_COLUMNS = 7
+_GRADIENT, _WEIGHT, _MOMENTUM, _COPY, _RADIUS, _SIZE, _FIRST = (
     tl.constexpr(column) for column in range(_COLUMNS)
 )
 _WIDTH = tl.constexpr(_COLUMNS)
@@ -28,41 +27,60 @@ _WIDTH = tl.constexpr(_COLUMNS)
 
 @triton.jit
 def _place(table, owners, BLOCK: tl.constexpr):
-    """The row of the table that this program works for, and which numbers of its weight."""
+    """The row of the table for this program, the first number it is for, and how many the weight has."""
     block = tl.program_id(0)
     owner = tl.load(owners + block)
     row = table + _WIDTH * owner
-    at = (block - tl.load(row + _FIRST)) * BLOCK + tl.arange(0, BLOCK)
-    return owner, row, at, at < tl.load(row + _SIZE)
+    return owner, row, (block - tl.load(row + _FIRST)) * BLOCK, tl.load(row + _SIZE)
 
 
 @triton.jit
-def _numbers(row, column):
-    return tl.load(row + column).to(tl.pointer_type(tl.float32))
+def _tensor(row, column, DTYPE: tl.constexpr):
+    return tl.multiple_of(tl.load(row + column).to(tl.pointer_type(DTYPE)), 16)
 
 
 @triton.jit
-def _gradient(row, at, inside):
-    if tl.load(row + _HALF) != 0:
-        half = tl.load(row + _GRADIENT).to(tl.pointer_type(tl.bfloat16))
-        value = tl.load(half + at, mask=inside, other=0.0).to(tl.float32)
+def _read(row, column, at, size, DTYPE: tl.constexpr, FULL: tl.constexpr):
+    """Numbers in float32. Without a mask a thread reads and writes several at once."""
+    if FULL:
+        value = tl.load(_tensor(row, column, DTYPE) + at)
     else:
-        value = tl.load(_numbers(row, _GRADIENT) + at, mask=inside, other=0.0)
+        value = tl.load(_tensor(row, column, DTYPE) + at, mask=at < size, other=0.0)
+    return value.to(tl.float32)
+
+
+@triton.jit
+def _write(row, column, at, size, value, DTYPE: tl.constexpr, FULL: tl.constexpr):
+    if FULL:
+        tl.store(_tensor(row, column, DTYPE) + at, value.to(DTYPE))
+    else:
+        tl.store(_tensor(row, column, DTYPE) + at, value.to(DTYPE), mask=at < size)
+
+
+@triton.jit
+def _gradient(row, at, size, FULL: tl.constexpr):
+    if tl.load(row + _COPY) != 0:  # a weight with a copy: that has the gradient
+        value = _read(row, _GRADIENT, at, size, tl.bfloat16, FULL)
+    else:
+        value = _read(row, _GRADIENT, at, size, tl.float32, FULL)
     return value
 
 
 @triton.jit
-def _note_copy(row, at, inside, value):
-    if tl.load(row + _COPY) != 0:
-        copy = tl.load(row + _COPY).to(tl.pointer_type(tl.bfloat16))
-        tl.store(copy + at, value.to(tl.bfloat16), mask=inside)
+def _gradient_square(row, at, size, FULL: tl.constexpr):
+    value = _gradient(row, at, size, FULL)
+    return tl.sum(value * value)
 
 
 @triton.jit
 def _gradient_squares(table, owners, sums, BLOCK: tl.constexpr):
-    _, row, at, inside = _place(table, owners, BLOCK)
-    value = _gradient(row, at, inside)
-    tl.store(sums + tl.program_id(0), tl.sum(value * value))
+    _, row, start, size = _place(table, owners, BLOCK)
+    at = start + tl.arange(0, BLOCK)
+    if start + BLOCK <= size:
+        total = _gradient_square(row, at, size, True)
+    else:
+        total = _gradient_square(row, at, size, False)
+    tl.store(sums + tl.program_id(0), total)
 
 
 @triton.jit
@@ -77,33 +95,54 @@ def _norms(table, sums, norms, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _descend(table, owners, decays, rate, skip, sums, momentum, BLOCK: tl.constexpr):
-    owner, row, at, inside = _place(table, owners, BLOCK)
-    weight, average = _numbers(row, _WEIGHT) + at, _numbers(row, _MOMENTUM) + at
-    old = tl.load(weight, mask=inside, other=0.0)
+def _moved(row, at, size, decay, rate, skip, momentum, FULL: tl.constexpr):
+    """Update these numbers; the sum of their squares."""
+    old = _read(row, _WEIGHT, at, size, tl.float32, FULL)
     new = old
-    if tl.load(skip) == 0:
-        slope = _gradient(row, at, inside) + tl.load(decays + owner) * old
-        mean = momentum * tl.load(average, mask=inside, other=0.0) + slope
-        new = old - tl.load(rate) * (slope + momentum * mean)
-        tl.store(average, mean, mask=inside)
-        tl.store(weight, new, mask=inside)
-    tl.store(sums + tl.program_id(0), tl.sum(new * new))
-    if tl.load(row + _RADIUS) == 0:  # else it is not in its place yet
-        _note_copy(row, at, inside, new)
+    if skip == 0:
+        slope = _gradient(row, at, size, FULL) + decay * old
+        mean = momentum * _read(row, _MOMENTUM, at, size, tl.float32, FULL) + slope
+        new = old - rate * (slope + momentum * mean)
+        _write(row, _MOMENTUM, at, size, mean, tl.float32, FULL)
+        _write(row, _WEIGHT, at, size, new, tl.float32, FULL)
+    if (tl.load(row + _COPY) != 0) & (tl.load(row + _RADIUS) == 0):  # else it is not in its place yet
+        _write(row, _COPY, at, size, new, tl.bfloat16, FULL)
+    return tl.sum(new * new)
+
+
+@triton.jit
+def _descend(table, owners, decays, rate, skip, sums, momentum, BLOCK: tl.constexpr):
+    owner, row, start, size = _place(table, owners, BLOCK)
+    at = start + tl.arange(0, BLOCK)
+    decay, rate, skip = tl.load(decays + owner), tl.load(rate), tl.load(skip)
+    if start + BLOCK <= size:
+        total = _moved(row, at, size, decay, rate, skip, momentum, True)
+    else:
+        total = _moved(row, at, size, decay, rate, skip, momentum, False)
+    tl.store(sums + tl.program_id(0), total)
+
+
+@triton.jit
+def _scale(row, at, size, factor, FULL: tl.constexpr):
+    value = _read(row, _WEIGHT, at, size, tl.float32, FULL) * factor
+    _write(row, _WEIGHT, at, size, value, tl.float32, FULL)
+    if tl.load(row + _COPY) != 0:
+        _write(row, _COPY, at, size, value, tl.bfloat16, FULL)
 
 
 @triton.jit
 def _rescale(table, owners, norms, BLOCK: tl.constexpr):
-    owner, row, at, inside = _place(table, owners, BLOCK)
+    owner, row, start, size = _place(table, owners, BLOCK)
+    at = start + tl.arange(0, BLOCK)
     if tl.load(row + _RADIUS) != 0:
         norm = tl.load(norms + owner)
         usable = (norm > 0) & (norm < float("inf"))  # a norm of zero or beyond has no direction to keep
-        factor = tl.where(usable, tl.load(_numbers(row, _RADIUS)) / tl.where(usable, norm, 1.0), 1.0)
-        weight = _numbers(row, _WEIGHT) + at
-        value = tl.load(weight, mask=inside, other=0.0) * factor
-        tl.store(weight, value, mask=inside)
-        _note_copy(row, at, inside, value)
+        radius = tl.load(tl.load(row + _RADIUS).to(tl.pointer_type(tl.float32)))
+        factor = tl.where(usable, radius / tl.where(usable, norm, 1.0), 1.0)
+        if start + BLOCK <= size:
+            _scale(row, at, size, factor, True)
+        else:
+            _scale(row, at, size, factor, False)
 
 
 class Descent:
@@ -153,7 +192,8 @@ class Descent:
             assert average.stride() == weight.stride()
             places = [0, weight.data_ptr(), average.data_ptr()]
             places += [tensors[k].data_ptr() if k in tensors else 0 for tensors in (self.copies, radii)]
-            rows[k] = [*places, sizes[k], first[k], k in self.copies]
+            assert not any(place % 16 for place in places[:4])
+            rows[k] = [*places, sizes[k], first[k]]
         return rows
 
     @torch.no_grad()
@@ -197,7 +237,8 @@ class Descent:
 def _laid_out(gradient: Tensor, leaf: Tensor) -> Tensor:
     """In the same order in memory as what it belongs to."""
     assert gradient.dtype == leaf.dtype
-    return gradient if gradient.stride() == leaf.stride() else torch.empty_like(leaf).copy_(gradient)
+    as_it_is = gradient.stride() == leaf.stride() and gradient.data_ptr() % 16 == 0
+    return gradient if as_it_is else torch.empty_like(leaf).copy_(gradient)
 
 
 def _in_one_piece(weight: Tensor) -> bool:
