@@ -32,7 +32,7 @@ ROOMS = {  # room of the lab → rooms that it may reach, besides itself
     "report": {"rows", "claims", "scores"},
 }
 # files that need Triton, which comes with torch on Linux; optional
-KERNELS = {"nap.norms.fused", "nap.projection.fused"}
+KERNELS = {"nap.norms.fused", "nap.norms.rows", "nap.projection.fused"}
 SERVES = {  # module of nap.integrations → the libraries that it may import
     "nap.integrations.lightning": {"lightning", "pytorch_lightning"},
     "nap.integrations.huggingface": {"transformers"},

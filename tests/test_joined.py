@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import nap
+from joined_models import batch_norms, compared
 from nap.lab.models.resnet import ResNetV2
 from nap.norms.joined import JoinedBatchNorm2d
 
@@ -35,20 +35,6 @@ def small_resnet(**options: Any) -> nn.Module:
             nn.init.normal_(norm.bias)
     nap.normalize_(model, images(), **options)
     return model
-
-
-def compared(model: nn.Module, other: nn.Module, x: Tensor) -> None:
-    """Outputs, gradients and buffers of both are the same."""
-    for net in (model, other):
-        net.zero_grad()
-    found, expected = model(x), other(x)
-    torch.testing.assert_close(found, expected)
-    for out in (found, expected):
-        out.square().mean().backward()
-    ours, theirs = dict(model.named_parameters()), dict(other.named_parameters())
-    for name, parameter in ours.items():
-        torch.testing.assert_close(parameter.grad, theirs[name.removeprefix("_orig_mod.")].grad)
-    torch.testing.assert_close(list(model.buffers()), list(other.buffers()))
 
 
 @pytest.mark.parametrize("eps", ["relative", 1e-5])
@@ -87,20 +73,8 @@ def test_every_kind_of_batch_norm_is_followed(options):
 def test_the_batch_norm_is_not_computed_by_itself():
     joined = small_resnet()
     nap.join_batch_norms_(joined, images())
-    assert batch_norms(joined) == 2  # after a sum: before the second block, and at the end
-    assert batch_norms(small_resnet()) == 7
-
-
-def batch_norms(model: nn.Module) -> int:
-    """How often the compiler sees one."""
-    graphs: list[torch.fx.GraphModule] = []
-
-    def keep(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    torch.compile(model, backend=keep)(images())
-    return sum(node.target is F.batch_norm for graph in graphs for node in graph.graph.nodes)
+    assert batch_norms(joined, images()) == 2  # after a sum: before the second block, and at the end
+    assert batch_norms(small_resnet(), images()) == 7
 
 
 def test_without_the_compiler_nothing_changes():

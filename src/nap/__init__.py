@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nap import diagnostics, schedules
     from nap.conversion.joining import join_batch_norms_
+    from nap.conversion.joining_relus import join_relus_
     from nap.conversion.normalize import normalize_, plan
     from nap.conversion.placement import Plan
     from nap.conversion.verification import verify
@@ -32,6 +33,7 @@ __all__ = [
     "effective_learning_rates",
     "global_effective_learning_rate",
     "join_batch_norms_",
+    "join_relus_",
     "normalize_",
     "plan",
     "schedules",
@@ -48,6 +50,7 @@ _MODULE = {
     "effective_learning_rates": "rates.learning_rate",
     "global_effective_learning_rate": "rates.learning_rate",
     "join_batch_norms_": "conversion.joining",
+    "join_relus_": "conversion.joining_relus",
     "normalize_": "conversion.normalize",
     "plan": "conversion.normalize",
     "verify": "conversion.verification",

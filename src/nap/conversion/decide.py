@@ -8,11 +8,12 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from nap.conversion.needs import Decision, Want, gather, refuse_width
+from nap.conversion.needs import Decision, Want, gather, layout_of, refuse_width
 from nap.conversion.placement import Options, Placement
+from nap.conversion.sums import place_sums
 from nap.flow.layout import LayoutError, sections
 from nap.flow.record import Flow
-from nap.norms.norm import EPS, Layout, Section
+from nap.norms.norm import EPS, Section
 
 _PLAIN = (nn.Linear, nn.modules.conv._ConvNd)  # their bias may simply become None
 
@@ -20,6 +21,8 @@ _PLAIN = (nn.Linear, nn.modules.conv._ConvNd)  # their bias may simply become No
 def decide(model: nn.Module, flows: Sequence[Flow], options: Options) -> Decision:
     """All placements, notes and problems that the recorded forwards of `model` give rise to."""
     decision = Decision(model, options)
+    if options.residual == "sum":
+        place_sums(decision, flows)
     for flow in flows:
         gather(decision, flow)
     returned = set().union(*(flow.returned for flow in flows))
@@ -45,9 +48,7 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
     except LayoutError as fault:
         reason = f"its queries, keys or gates are laid out in a way not known: {fault}"
         return decision.refuse(site, reason, "split it")
-    layout: Layout = "features" if use.axis == -1 else "channels"
-    if use.spatial >= 2 and not parts:
-        layout = "sample"
+    layout = layout_of(use.axis, 0 if parts else use.spatial)
     together = [s.head or s.length * periods for s in parts if s.name] or [width]
     if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
         return refuse_width(decision, site, next(iter(want.reasons)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -10,7 +11,7 @@ from nap.conversion.placement import Note, Options, Placement, Problem
 from nap.flow.operations import Kind
 from nap.flow.record import Flow, Meeting, Use
 from nap.flow.values import Carry
-from nap.norms.norm import CHILD, EPS, FusedNorm
+from nap.norms.norm import CHILD, EPS, FusedNorm, Layout
 from nap.norms.recurrent import NORMALIZED
 
 
@@ -38,6 +39,8 @@ class Decision:
     notes: dict[str, Note] = field(default_factory=dict)
     problems: dict[str, Problem] = field(default_factory=dict)
     accepted: set[str] = field(default_factory=set)  # entries of `allow` that were of use
+    summed: set[str] = field(default_factory=set)  # layers that are normalised in sums, where these enter
+    by_itself: dict[str, str] = field(default_factory=dict)  # layers that are not; why, if they are in sums
 
     def excluded(self, site: str) -> bool:
         hit = any(name in ("", site) or site.startswith(f"{name}.") for name in self.options.exclude)
@@ -114,6 +117,14 @@ def _subclass(decision: Decision, site: str, *plain: type[nn.Module]) -> bool:
 
 def _meeting(decision: Decision, flow: Flow, meeting: Meeting) -> None:
     attention = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
+    for carry in asked(decision, meeting):
+        if attention or carry.site not in decision.summed:
+            _want(decision, flow, meeting, carry)
+
+
+def asked(decision: Decision, meeting: Meeting) -> Iterator[Carry]:
+    """The results that a meeting asks to be normalised; why others need not be is noted."""
+    attention = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
     for carry in sorted(meeting.carry, key=lambda c: (*c.key, c.product or ())):
         if decision.excluded(carry.site):
             continue
@@ -131,7 +142,7 @@ def _meeting(decision: Decision, flow: Flow, meeting: Meeting) -> None:
         elif attention and not decision.options.qk_norm:
             decision.notes[carry.site] = Note(carry.site, "queries and keys stay as they are (qk_norm=False)")
         else:
-            _want(decision, flow, meeting, carry)
+            yield carry
 
 
 def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> None:
@@ -163,7 +174,9 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
         want.gain = (temperature * size) ** -0.5 if temperature * size > 2 else 1.0
     else:
         through = "BatchNorm and " if carry.batch_norm else ""
-        want.reasons[f"enters {through}{meeting.operation}"] = None
+        why = decision.by_itself.get(carry.site)
+        in_sum = f" in a sum (no norm can hang there: {why})" if why else ""
+        want.reasons[f"enters {through}{meeting.operation}{in_sum}"] = None
         want.whole |= features is None or len(features) == use.output.shape[use.axis]
         want.part |= features or set()
 
@@ -182,8 +195,7 @@ def _at_input(decision: Decision, meeting: Meeting, carry: Carry, use: Use) -> N
     attention = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
     where = (carry.slot if attention else None) or (meeting.modules[-1] if meeting.modules else "")
     module = decision.model.get_submodule(where)
-    leaf = next(module.children(), None) is None and next(module.parameters(), None) is None
-    if where != carry.site and leaf and (carry.slot or not attention):
+    if where != carry.site and is_plain_leaf(module) and (carry.slot or not attention):
         if decision.excluded(where):
             return
         width = meeting.contracted.get(carry, meeting.shape[-1])
@@ -205,6 +217,18 @@ def _at_input(decision: Decision, meeting: Meeting, carry: Carry, use: Use) -> N
         "so there is no place to hang a norm",
         "make the layer a module of its own and call it",
     )
+
+
+def is_plain_leaf(module: nn.Module) -> bool:
+    """Whether a module is an activation or its like: nothing in it."""
+    return next(module.children(), None) is None and next(module.parameters(), None) is None
+
+
+def layout_of(axis: int, spatial: int) -> Layout:
+    """What is normalised together, where features lie on `axis` and `spatial` axes are space."""
+    if spatial >= 2:
+        return "sample"
+    return "features" if axis == -1 else "channels"
 
 
 def refuse_width(decision: Decision, site: str, reason: str) -> None:

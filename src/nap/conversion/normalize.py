@@ -31,6 +31,7 @@ def plan(
     norm: Literal["layer", "rms"] = "layer",
     affine: Literal["scale_offset", "scale", "none"] = "scale_offset",
     batch_norm: Literal["precede", "keep"] = "precede",
+    residual: Literal["branch", "sum"] = "branch",
     qk_norm: bool = True,
     rnn: Literal["error", "layernorm"] = "error",
     eps: Eps = "relative",
@@ -47,6 +48,11 @@ def plan(
         affine: learnable scale and offset of the inserted norms, scale alone, or neither.
         batch_norm: "precede" puts a norm without offset in front of a BatchNorm (the paper's rule);
             "keep" counts BatchNorm as the norm.
+        residual: where results of several layers are added before a BatchNorm or an activation, "branch"
+            gives each layer a norm of its own, so that each weight is scale-invariant by itself; "sum"
+            puts one on the input of the BatchNorm or activation, and the weights are so together (their
+            role is joint, and biases stay). What enters no module that a norm can hang on, such as
+            `torch.relu`, is done by branch; what is pooled on its way to a BatchNorm as if it were a sum.
         qk_norm: per-head RMSNorm on queries and keys.
         rnn: nn.LSTM, GRU and RNN become layer-normalised ones, or are an error.
         eps: relative to the weight in front, which makes scale-invariance exact, or a number.
@@ -61,7 +67,7 @@ def plan(
     for name, value in (("exclude", exclude), ("allow", allow)):
         if isinstance(value, str):
             raise ValueError(f"{name} takes a list of names, not one string: {name}=[{value!r}]")
-    options = Options(norm, affine, batch_norm, qk_norm, rnn, eps, tuple(exclude), tuple(allow))
+    options = Options(norm, affine, batch_norm, residual, qk_norm, rnn, eps, tuple(exclude), tuple(allow))
     _check_model(model, options)
     twin, examples = trial_copy(model), examples_of(args, kwargs)
     flows, notes = record_all(twin, examples)

@@ -22,6 +22,7 @@ class Options:
     norm: Literal["layer", "rms"] = "layer"
     affine: Literal["scale_offset", "scale", "none"] = "scale_offset"
     batch_norm: Literal["precede", "keep"] = "precede"
+    residual: Literal["branch", "sum"] = "branch"
     qk_norm: bool = True
     rnn: Literal["error", "layernorm"] = "error"
     eps: Eps = "relative"
@@ -33,6 +34,7 @@ class Options:
             "norm": ("layer", "rms"),
             "affine": ("scale_offset", "scale", "none"),
             "batch_norm": ("precede", "keep"),
+            "residual": ("branch", "sum"),
             "rnn": ("error", "layernorm"),
         }
         for name, allowed in choices.items():

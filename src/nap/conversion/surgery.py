@@ -65,10 +65,13 @@ def check(model: nn.Module, plan: Plan) -> None:
                 f"{placement.module!r} already carries a norm: this plan has been applied to the model; "
                 "nap.plan(model, args) says what is still missing"
             )
-        width = getattr(module, "out_features", getattr(module, "out_channels", placement.width))
-        if placement.action == "normalise output" and width != placement.width:
+        on_output = placement.action == "normalise output"
+        sizes = ("out_features", "out_channels") if on_output else ("num_features",)
+        width = next((getattr(module, size) for size in sizes if hasattr(module, size)), placement.width)
+        if width != placement.width:
             raise ValueError(
-                f"the plan expects {placement.module!r} to have {placement.width} outputs, not {width}: "
+                f"the plan expects {placement.module!r} to have {placement.width} "
+                f"{'outputs' if on_output else 'features'}, not {width}: "
                 "the plan was made for another model; make a new one with nap.plan(model, args)"
             )
         for path in (*placement.weights, *placement.remove, *placement.zero):

@@ -88,7 +88,7 @@ def meet(
         return value.pending
     sites, calls = tuple(f.site for f in rec.frames), frozenset(f.call for f in rec.frames)
     hidden = kind in (Kind.ACTIVATION, Kind.HOMOGENEOUS)
-    meeting = Meeting(name, kind, carried, sites, calls, tensor.shape, hidden)
+    meeting = Meeting(name, kind, carried, sites, calls, tensor.shape, hidden, rec.given(value))
     for carry in carried:
         try:
             _locate(rec, meeting, carry, tensor, temperature)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nap.flow.layout import Heads
 from nap.flow.operations import Kind
-from nap.flow.values import Carry
+from nap.flow.values import NO_CARRY, Carry
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Frame:
     site: str
     call: int
     nonlinear_before: int  # nonlinearities and norms recorded when it began
+    given: frozenset[Carry] = NO_CARRY  # what its first argument carries
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Meeting:
     active: frozenset[int]  # their calls
     shape: torch.Size
     hidden: bool  # something parametric comes after it
+    place: str | None = None  # the running module, where it was given all that meets here
     features: dict[Carry, frozenset[int] | None] = field(default_factory=dict)  # None: all of them
     heads: dict[Carry, Heads] = field(default_factory=dict)
     contracted: dict[Carry, int] = field(default_factory=dict)  # length of the vectors that q·k sums over
@@ -57,6 +59,8 @@ class Flow:
 
     meetings: list[Meeting] = field(default_factory=list)
     uses: dict[tuple[str, int, int], Use] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)  # module → how often it was called
+    batch_norms: dict[str, torch.Size] = field(default_factory=dict)  # module → shape of what entered it
     sinks: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # site → norm, linear, ...
     degrees: dict[str, float] = field(default_factory=dict)  # of the outputs together
     returned: set[str] = field(default_factory=set)  # sites whose whole un-normalised result is an output

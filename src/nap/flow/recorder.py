@@ -22,7 +22,7 @@ from nap.flow import effects, special
 from nap.flow.call import Call
 from nap.flow.operations import operation_name
 from nap.flow.record import Flow, Frame, Use
-from nap.flow.values import CONSTANT, Carry, Value, held_tensors, merge, tensors_in
+from nap.flow.values import CONSTANT, NO_CARRY, Carry, Value, held_tensors, merge, tensors_in
 from nap.norms.norm import CHILD, FusedNorm
 
 
@@ -85,7 +85,10 @@ class Recorder(TorchFunctionMode):
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self.calls += 1
-        frame = Frame(self.names[id(module)], self.calls, self.nonlinear)
+        known = self.values.get(id(args[0])) if args else None
+        given = NO_CARRY if known is None else known.carry
+        frame = Frame(self.names[id(module)], self.calls, self.nonlinear, given)
+        self.flow.calls[frame.site] += 1
         self.ancestors[self.calls] = frozenset(f.call for f in self.frames)
         self.frames.append(frame)
         self.muted += special.is_opaque(module)
@@ -239,6 +242,10 @@ class Recorder(TorchFunctionMode):
         """Whether a product of the running module, or of one inside it, is part of the value."""
         call = self.frames[-1].call if self.frames else 0
         return any(call == c.call or call in self.ancestors[c.call] for c in value.carry)
+
+    def given(self, value: Value) -> str | None:
+        """The running module, if its first argument carries what the value does."""
+        return self.frames[-1].site if self.frames and self.frames[-1].given == value.carry else None
 
     def normalised(self, value: Value) -> None:
         """A norm ran on this value."""

@@ -23,6 +23,7 @@ class Carry:
     op: int = 0  # by which of the operations of that call
     product: tuple[int, int] | None = None  # as which operand of which data·data product
     batch_norm: bool = False  # it went through a BatchNorm
+    entry: str | None = None  # the first BatchNorm module that was given it, as all of its input or in a sum
     bent: bool = False  # taken to a power since: |x|, x², a norm of it
     sliced: bool = False  # perhaps only a part of its features is here
     slot: str | None = None  # the last nn.Identity it went through: a place for a norm

@@ -166,7 +166,7 @@ def _inspect(options: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # what the user's file prints must not spoil --json
         returned = inspection.build(options.target)
     model, args, kwargs = inspection.model_and_inputs(returned, inputs)
-    step1 = ("norm", "affine", "batch_norm", "qk_norm", "rnn", "eps", "exclude", "allow")
+    step1 = ("norm", "affine", "batch_norm", "residual", "qk_norm", "rnn", "eps", "exclude", "allow")
     found = inspection.describe(
         model,
         args,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nap.norms import moments
 
-TELLS = "nap_tells"  # in the __dict__ of a layer whose norm leaves what it knows
+TELLS = "nap_tells"  # in the __dict__ of a layer, or a BatchNorm, whose norm leaves what it knows
 KNOWN = "nap_known"  # on the norm's result
 
 

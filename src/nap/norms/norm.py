@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from nap.norms import moments
 from nap.norms.compiling import guard_hooks
+from nap.norms.given import Rows, leave
 from nap.norms.joined import TELLS, Known, telling
 
 EPS = 1e-5  # torch's default for LayerNorm; relative to the weight unless a float is asked for
@@ -90,6 +91,11 @@ class Norm(nn.Module):
     def known(self, y: Tensor, *weights: Tensor) -> Known:
         """Of images (N, C, …): what `forward` would do to them, before it is done."""
         return self._known(_wide(y, row_rms(weights, self.rows) if self.relative else None))
+
+    def leaving(self, y: Tensor, *weights: Tensor) -> Tensor:
+        """Over the last axis: what `forward` gives, and on it what it was given."""
+        unit = row_rms(weights, self.rows) if self.relative else None
+        return leave(self(y, scale=unit), Rows(y, unit, self.weight, self.bias, self.eps, self.centre))
 
     def _known(self, x: Tensor) -> Known:
         mean, variance = moments.moments(x)
@@ -288,14 +294,20 @@ def normalise_output(module: nn.Module, args: Any, output: Tensor) -> Tensor:
     weights = [attrgetter(path)(module) for path in source.weights]
     if source.bias is not None:
         return norm(output, *weights, bias=attrgetter(source.bias)(module))
-    if TELLS in module.__dict__ and output.ndim == 4 and torch.compiler.is_compiling():
-        return telling(norm.known(output, *weights), output.dtype)
+    if TELLS in module.__dict__ and torch.compiler.is_compiling():
+        if norm.layout == "features":
+            return norm.leaving(output, *weights)
+        if output.ndim == 4:
+            return telling(norm.known(output, *weights), output.dtype)
     return norm(output, *weights)
 
 
 def normalise_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Forward pre-hook: the first input of an activation module through the norm that hangs on it."""
-    return (getattr(module, CHILD)(args[0]), *args[1:])
+    """Forward pre-hook: the first input of an activation or BatchNorm through the norm that hangs on it."""
+    norm, (entered, *rest) = getattr(module, CHILD), args
+    if TELLS in module.__dict__ and entered.ndim == 4 and torch.compiler.is_compiling():
+        return telling(norm.known(entered), entered.dtype), *rest
+    return norm(entered), *rest
 
 
 def keep_zero(module: nn.Module, incompatible_keys: Any) -> None:

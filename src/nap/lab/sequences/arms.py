@@ -31,6 +31,7 @@ class SequenceArm:
         model = make()
         if self.norm:
             nap.normalize_(model, tokens, affine="scale_offset" if self.scale else "none")
+            nap.join_relus_(model, tokens)
         return model, nap.Projector(model) if self.project else None
 
 

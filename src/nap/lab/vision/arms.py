@@ -24,7 +24,7 @@ class VisionArm:
         """A fresh network, from the global random state, and what keeps its weights at their norms."""
         model = make()
         if self.norm:
-            nap.normalize_(model, images, eps=EPS)
+            nap.normalize_(model, images, eps=EPS, residual="sum")  # so that each BatchNorm has one to join
             nap.join_batch_norms_(model, images)
         return model, nap.Projector(model) if self.project else None
 
