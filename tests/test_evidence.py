@@ -13,7 +13,8 @@ from nap.lab.claims import judge, read
 
 ROOT = Path(__file__).parents[1]
 PAPER = (ROOT / "PAPER.md").read_text(encoding="utf-8")
-ARCHIVES = sorted((ROOT / "evidence").glob("*-small.tar.xz"))
+EVIDENCE = ROOT / "evidence"
+ARCHIVES = [*sorted(EVIDENCE.glob("*-small.tar.xz")), *sorted(EVIDENCE.glob("*-paper.tar.xz"))]
 
 
 def stated(name: str) -> tuple[int, ...]:
