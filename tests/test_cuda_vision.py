@@ -50,6 +50,10 @@ def test_recording_leaves_no_trace() -> None:
         assert torch.equal(one, other), name
     for state in graph.trainer.optimizer.state.values():
         assert all((value == 0).all() for value in state.values())
+    assert graph.trainer._descent is not None
+    for k, half in graph.trainer._descent.copies.items():
+        assert torch.equal(half, graph.trainer.parameters[k].bfloat16())
+    assert not graph.trainer._at.any()
 
 
 def test_a_run_resumes_and_weights_keep_their_norms() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -80,13 +81,17 @@ def test_nothing_moves_where_it_must_not() -> None:
     ours = parameters()
     optimizer = sgd(ours)
     before = [p.detach().clone() for p in ours]
-    descent = Descent(optimizer, ours, {}, torch.ones((), device=DEVICE))
+    radii = {1: ours[1].detach().norm().view(1)}
+    descent = Descent(optimizer, ours, radii, torch.ones((), device=DEVICE))
+    halves = {k: half.detach().clone() for k, half in descent.copies.items()}
     norms = descent.norms([torch.full_like(leaf, torch.nan) for leaf in descent.leaves])
     descent.step_()
     assert norms.isnan().all()
     for one, other in zip(ours, before, strict=True):
-        assert torch.equal(one, other)
+        assert_close(one, other, rtol=1e-6, atol=0)  # projected where they are
         assert not optimizer.state[one]["momentum_buffer"].any()
+    for k, half in descent.copies.items():
+        assert_close(half, halves[k], rtol=HALF, atol=0)
 
 
 def test_a_weight_without_direction_stays_as_it_is() -> None:
@@ -112,22 +117,31 @@ def test_a_network_learns_what_it_learns_by_the_slow_way(arm: VisionArm) -> None
     ):
         assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=name)
     assert quick.read(4) == pytest.approx(slow.read(4), rel=1e-4)
-    again = network(arm, True)
+    again = network(arm, True, seed=1)  # its own norms are others
     again.load_state_dict(copy.deepcopy(quick.state_dict()))
     assert quick._descent is not None
-    quick._descent.refresh_()  # the interpreter had rounded its copies down
+    quick._descent.refresh_(quick._radii())  # the interpreter had rounded its copies down
     for one in (quick, again):
         one.learn(order, 1, lambda step: 0.05, 3)
     for found, expected in zip(again.parameters, quick.parameters, strict=True):
         assert_close(found, expected, rtol=1e-2 if CUDA else 0, atol=1e-3 if CUDA else 0)
 
 
-def network(arm: VisionArm, quick: bool) -> Trainer:
-    torch.manual_seed(0)
-    settings = Seeing(channels=(4, 0, 8, 0), hidden=(8,), batch_size=4)
+@pytest.mark.parametrize("options", [{"half": False}, {"momentum": 0.0}], ids=str)
+def test_what_it_cannot_do_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="for bfloat16 and SGD with momentum"):
+        network(NAP, True, **options)
+
+
+def network(
+    arm: VisionArm, quick: bool, *, seed: int = 0, half: bool = True, momentum: float = 0.9
+) -> Trainer:
+    torch.manual_seed(seed)
+    settings = Seeing(channels=(4, 0, 8, 0), hidden=(8,), batch_size=4, momentum=momentum)
     model, projector = arm.build(settings.make((3, 8, 8), 10), torch.randn(2, 3, 8, 8))
+    torch.manual_seed(0)
     pixels = torch.randint(256, (12, 3, 8, 8), dtype=torch.uint8, device=DEVICE)
     crops = Crops.of(pixels, torch.full((3,), 128.0), torch.full((3,), 60.0), edge=1)
     labels = torch.randint(10, (12,), device=DEVICE)
     model = model.to(DEVICE).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Trainer(model, projector, crops, labels, settings, half=True, quick=quick)
+    return Trainer(model, projector, crops, labels, settings, half=half, quick=quick)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from nap.lab.data.images import load
 from nap.lab.data.splits import split
 from nap.lab.data.streams import batches
 from nap.lab.models.vgg import vgg
+from nap.lab.runs import checkpoint
 from nap.lab.runs.work import NotFinite
 from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
@@ -99,13 +101,22 @@ def test_a_pass_is_what_one_does_by_hand(arm: VisionArm) -> None:
     assert run.trainer.read(1200)["accuracy"] == pytest.approx(right / 1200)
 
 
-def test_a_run_goes_on_after_any_pass_as_if_nothing_had_happened() -> None:
-    whole = finished(work())
+@pytest.mark.parametrize("arm", [BASELINE, NAP], ids=lambda arm: arm.name)
+def test_a_run_goes_on_after_any_pass_as_if_nothing_had_happened(arm: VisionArm, tmp_path: Path) -> None:
+    whole = finished(work(arm))
     for stop in (1, 2):
-        first, rest = work(), work()
+        first, rest = work(arm), work(arm)
         rows = [row for _ in range(stop) for row in first.advance()]
-        rest.load_state_dict(copy.deepcopy(first.state_dict()))
+        checkpoint.save(tmp_path / "checkpoint.pt", first.state_dict())
+        rest.load_state_dict(checkpoint.load(tmp_path / "checkpoint.pt"))
         assert rows + finished(rest) == whole
+
+
+def test_the_state_of_another_network_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"of another network: one of the two has no body\.0\.nap_norm\.bias"
+    ):
+        work().load_state_dict(work(config=replace(TINY, batch_norm=False)).state_dict())
 
 
 def test_rows_come_every_so_many_passes_and_at_the_end() -> None:

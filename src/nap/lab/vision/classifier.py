@@ -154,7 +154,11 @@ class Classifier:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
+        held = self.model.state_dict()
+        if apart := sorted(held.keys() ^ state["model"].keys()):
+            raise ValueError(f"this state is of another network: one of the two has no {apart[0]}")
+        for name, tensor in held.items():  # into the tensors that are there: a recorded graph reads those
+            tensor.copy_(state["model"][name])
         for parameter, momentum in zip(self.parameters, state["momentum"], strict=True):
             if momentum is not None:
                 self.optimizer.state[parameter]["momentum_buffer"].copy_(momentum)

@@ -171,7 +171,8 @@ class Descent:
         }
         self._parameters = list(parameters)
         self.leaves = [self.copies.get(k, p) for k, p in enumerate(parameters)]  # what gets the gradients
-        self._held = [optimizer.state[p]["momentum_buffer"] for p in parameters], dict(radii)
+        self._momenta = [optimizer.state[p]["momentum_buffer"] for p in parameters]
+        self._radii = dict(radii)
         device = skip.device
         decays = [options[id(p)]["weight_decay"] for p in parameters]
         self._decays = torch.tensor(decays, dtype=torch.float32, device=device)
@@ -184,23 +185,24 @@ class Descent:
         self._norms = torch.empty(len(sizes), device=device)
 
     def _addresses(self, sizes: np.ndarray, first: np.ndarray) -> np.ndarray:
-        momenta, radii = self._held
         rows = np.zeros((len(sizes), _COLUMNS), np.int64)
-        for k, (weight, average) in enumerate(zip(self._parameters, momenta, strict=True)):
+        for k, (weight, average) in enumerate(zip(self._parameters, self._momenta, strict=True)):
             assert weight.dtype == average.dtype == torch.float32
             assert _in_one_piece(weight)
             assert average.stride() == weight.stride()
             places = [0, weight.data_ptr(), average.data_ptr()]
-            places += [tensors[k].data_ptr() if k in tensors else 0 for tensors in (self.copies, radii)]
+            places += [tensors[k].data_ptr() if k in tensors else 0 for tensors in (self.copies, self._radii)]
             assert not any(place % 16 for place in places[:4])
             rows[k] = [*places, sizes[k], first[k]]
         return rows
 
     @torch.no_grad()
-    def refresh_(self) -> None:
-        """Make the copies anew: the weights were changed by someone else."""
+    def refresh_(self, radii: Mapping[int, Tensor]) -> None:
+        """Make the copies anew, and take over these radii: weights were changed by someone else."""
         for k, copy in self.copies.items():
             copy.copy_(self._parameters[k])
+        for k, radius in self._radii.items():
+            radius.copy_(radii[k])
 
     def norms(self, gradients: Sequence[Tensor]) -> Tensor:
         """Of each gradient, one for each of `leaves`; `step_` will descend along these.
@@ -228,7 +230,7 @@ class Descent:
             self._table, self._owners, self._decays, self._rate, self._skip, self._sums, self._momentum,
             BLOCK=_BLOCK,
         )  # fmt: skip
-        if self._held[1]:
+        if self._radii:
             _norms[(len(self._norms),)](self._table, self._sums, self._norms, BLOCK=_BLOCK)
             _rescale[grid](self._table, self._owners, self._norms, BLOCK=_BLOCK)
         torch.autograd.graph.increment_version([*self._parameters, *self.copies.values()])

@@ -24,8 +24,8 @@ class Trainer(Classifier):
 
     Args:
         graph: each update is a replay of a recording; by default on CUDA.
-        quick: weights are updated by kernels of our own (`nap.lab.vision.descent`); by default on CUDA with
-            products in bfloat16.
+        quick: weights are updated by kernels of our own (`nap.lab.vision.descent`), for products in bfloat16
+            and SGD with momentum; by default where each update is a replay, and Triton is there.
     """
 
     def __init__(
@@ -53,19 +53,32 @@ class Trainer(Classifier):
         self._step: Callable[[], None] | None = None
         if compile_:
             self._note_ = torch.compile(self._note_, dynamic=False)  # type: ignore[method-assign]
-        self._descent = self._made() if (self._graph and half if quick is None else quick) else None
+        able = half and settings.momentum > 0
+        if quick and not able:
+            raise ValueError("quick updates are for bfloat16 and SGD with momentum: leave quick out")
+        wanted = self._graph if quick is None else quick
+        self._descent = self._made(must=bool(quick)) if able and wanted else None
 
-    def _made(self) -> Any:
-        """What makes updates quickly."""
-        from nap.lab.vision.descent import Descent  # Triton comes with the CUDA builds of torch only
+    def _made(self, *, must: bool) -> Any:
+        """What makes updates quickly; None where Triton is not installed, and need not be."""
+        try:
+            from nap.lab.vision.descent import Descent
+        except ImportError:  # it comes with the CUDA builds of torch only
+            if must:
+                raise
+            return None
+        return Descent(self.optimizer, self.parameters, self._radii(), self.watch.broken)
 
-        radii: dict[int, Tensor] = {}
-        if self.projector is not None:
-            kept = self.projector.state_dict()
-            assert kept["settings"] | {"every": 1, "per": "tensor", "affine": "free"} == kept["settings"]
-            names = [name for name, _ in self.model.named_parameters()]
-            radii = {names.index(name): r.to(self.rate.device) for name, r in kept["radii"].items()}
-        return Descent(self.optimizer, self.parameters, radii, self.watch.broken)
+    def _radii(self) -> dict[int, Tensor]:
+        """By place among the parameters: the norms that weights are kept at."""
+        if self.projector is None:
+            return {}
+        kept = self.projector.state_dict()
+        asked = {"every": 1, "per": "tensor", "affine": "free"}
+        if kept["settings"] != kept["settings"] | asked:
+            raise ValueError(f"quick updates project as {asked} says, not as {kept['settings']}")
+        names = [name for name, _ in self.model.named_parameters()]
+        return {names.index(name): radius.to(self.rate.device) for name, radius in kept["radii"].items()}
 
     def learn(self, order: Tensor, seed: int, rates: Callable[[int], float], first: int) -> None:
         """Learn from the batches of `order` (steps, batch); update `first` is the number of its first.
@@ -97,7 +110,7 @@ class Trainer(Classifier):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         if self._descent is not None:
-            self._descent.refresh_()
+            self._descent.refresh_(self._radii())
 
     def _next(self) -> None:
         self.update(self.draws, self._at)
