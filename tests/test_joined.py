@@ -198,3 +198,26 @@ def test_a_model_without_norms_of_step_1_is_refused_and_so_are_inputs_that_do_no
         nap.join_batch_norms_(nn.Linear(3, 2), torch.randn(2, 3))
     with pytest.raises(ValueError, match="fails on the example inputs"):
         nap.join_batch_norms_(small_resnet(), torch.randn(2, 3))
+
+
+def tripled(module: nn.Module, args: tuple[Tensor]) -> None:
+    args[0].mul_(3)
+
+
+def test_a_hook_of_others_on_a_batch_norm_keeps_it_apart_from_the_norm_on_its_input() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.norm = nn.Conv2d(3, 8, 1), nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8)
+            self.head = nn.Sequential(nn.ReLU(), nn.Conv2d(8, 2, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.norm(self.a(x) + self.b(x)))
+
+    x = torch.randn(4, 3, 5, 5)
+    plain, watched = Sum(), Sum()
+    for net in (plain, watched):
+        nap.normalize_(net, x, residual="sum")
+    watched.norm.register_forward_pre_hook(tripled)
+    assert nap.join_batch_norms_(plain, x) == {"norm": "norm"}
+    assert nap.join_batch_norms_(watched, x) == {}

@@ -287,3 +287,54 @@ def test_a_model_without_norms_of_step_1_is_refused_and_so_are_inputs_that_do_no
         nap.join_relus_(nn.Linear(3, 2), torch.randn(2, 3))
     with pytest.raises(ValueError, match="fails on the example inputs"):
         nap.join_relus_(mlp(), torch.randn(2, 3, device=DEVICE))
+
+
+@pytest.mark.parametrize("where", ["layer", "relu"])
+def test_hooks_of_others_in_between_keep_a_pair_apart(where):
+    def change(module, args, output=None):
+        (args[0] if output is None else output).mul_(3)
+
+    model: Any = mlp()
+    if where == "layer":
+        model[0].register_forward_hook(change)
+    else:
+        model[1].register_forward_pre_hook(change)
+    assert nap.join_relus_(model, rows()) == {"2": "3"}
+
+
+class Sum(nn.Module):
+    """Two layers whose sum enters a ReLU."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.relu, self.head = nn.Linear(6, 10), nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 2)
+
+    def forward(self, x):
+        return self.head(self.relu(self.a(x) + self.b(x)))
+
+
+@needs_triton
+def test_a_norm_on_the_input_of_the_relu_is_joined_to_it(forced):
+    plain: Any = Sum().to(DEVICE).double()
+    nap.normalize_(plain, rows(), residual="sum")
+    nn.init.normal_(plain.relu.nap_norm.bias)
+    joined: Any
+    joined, pairs = joined_copy(plain, rows())
+    assert pairs == {"relu": "relu"}
+    assert torch.ops.nap.norm_relu in operations(joined, rows())
+    compared(torch.compile(joined, backend="aot_eager"), plain, rows())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="this JoinedReLU has a norm on its input"):
+        joined.relu(input=rows())
+
+
+@needs_triton
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_program_needs_no_kernels_of_ours(forced, strict):
+    joined, _ = joined_copy(mlp(), rows())
+    program = torch.export.export(joined, (rows(),), strict=strict)
+    assert not [node for node in program.graph.nodes if "norm_relu" in str(node.target)]
+
+
+def test_inference_mode_is_no_obstacle():
+    with torch.inference_mode():
+        assert nap.join_relus_(mlp(), rows()) == {"0": "1", "2": "3"}

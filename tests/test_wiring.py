@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import nap
 from method_nets import INPUTS, Branches, batch_norm, build, conv, layer_norm, mlp, nap_conv
 from nap.methods import ReDo, find_wiring
 
@@ -58,6 +59,24 @@ class TestWiring:
         }
         assert incoming[layer_norm] == incoming[batch_norm] == ["0.weight", "0.bias", "1.weight", "1.bias"]
         assert incoming[nap_conv] == ["2.weight", "2.nap_norm.weight", "2.nap_norm.bias"]
+
+    @pytest.mark.parametrize("residual", ["branch", "sum"])
+    def test_a_batch_norm_is_part_of_the_unit_though_it_carries_a_norm(self, residual):
+        class Sum(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.one, self.two, self.norm = nn.Linear(4, 6), nn.Linear(4, 6), nn.BatchNorm1d(6)
+                self.relu, self.head = nn.ReLU(), nn.Linear(6, 2)
+
+            def forward(self, x):
+                return self.head(self.relu(self.norm(self.one(x) + self.two(x))))
+
+        model, x = Sum(), torch.rand(3, 4)
+        nap.normalize_(model, x, residual=residual)
+        (units,) = find_wiring(model, x).layers.values()
+        incoming = [entries.parameter for entries in units.incoming]
+        assert incoming[-2:] == ["norm.weight", "norm.bias"]
+        assert ("norm.nap_norm.weight" in incoming) == (residual == "sum")
 
     def test_shared_activation_and_concatenation(self):
         wiring = find_wiring(Branches(), (torch.rand(2, 4), torch.rand(2, 2)))

@@ -9,7 +9,7 @@ from torch import nn
 
 from nap.conversion.neighbours import neighbours
 from nap.norms.joined import TELLS, JoinedBatchNorm2d
-from nap.norms.norm import CHILD, HOOK, Norm
+from nap.norms.norm import Norm
 
 
 def join_batch_norms_(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -21,8 +21,8 @@ def join_batch_norms_(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | N
 
     Returns the names of the layers whose norms were joined, each with that of its BatchNorm: those that are
     called once, one right after the other. A norm on the input of the BatchNorm itself (`residual="sum"`)
-    is named by that BatchNorm. Change nothing between the two afterwards; a hook on the BatchNorm that
-    alters its input in place would be passed by.
+    is named by that BatchNorm. Where hooks of others stand between the two, they are left as they are; a
+    hook that is put there afterwards and alters tensors in place would be passed by.
 
     >>> import nap, torch
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 2, 3))
@@ -33,17 +33,10 @@ def join_batch_norms_(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | N
     pairs = neighbours(
         model, args, kwargs, gives=_over_images, takes=lambda module: type(module) is nn.BatchNorm2d
     )
-    pairs |= {name: name for name, module in model.named_modules() if _has_norm_on_input(module)}
     for layer, batch_norm in pairs.items():
         model.get_submodule(layer).__dict__[TELLS] = True
         model.get_submodule(batch_norm).__class__ = JoinedBatchNorm2d
     return pairs
-
-
-def _has_norm_on_input(module: nn.Module) -> bool:
-    norm = getattr(module, CHILD, None)
-    images = isinstance(norm, Norm) and _over_images(norm)
-    return type(module) is nn.BatchNorm2d and images and HOOK in module._forward_pre_hooks
 
 
 def _over_images(norm: Norm) -> bool:

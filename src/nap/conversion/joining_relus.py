@@ -10,7 +10,7 @@ from torch import nn
 from nap.conversion.neighbours import neighbours
 from nap.norms.joined import TELLS
 from nap.norms.joined_relu import JoinedReLU
-from nap.norms.norm import CHILD, Norm
+from nap.norms.norm import Norm
 
 
 def join_relus_(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -22,9 +22,11 @@ def join_relus_(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = 
     mode.
 
     Returns the names of the layers whose norms were joined, each with that of its ReLU: those that are called
-    once, one right after the other, where nothing else uses what the norm gives. ReLUs that work in place are
-    left alone. Change nothing between the two afterwards; a hook on the ReLU that alters its input in place
-    would be passed by.
+    once, one right after the other, where nothing else uses what the norm gives. A norm on the input of the
+    ReLU itself (`residual="sum"`) is named by that ReLU. ReLUs that work in place are left alone, as are
+    pairs with hooks of others between the two; a hook that is put there afterwards and alters tensors in
+    place would be passed by. Rows of more than 8,192 numbers, and `torch.export`, go the old way. Where the
+    layer is compiled and the ReLU is not, what the norm was given lives as long as its result.
 
     >>> import nap, torch
     >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4))
@@ -44,4 +46,4 @@ def _over_features(norm: Norm) -> bool:
 
 
 def _is_plain_relu(module: nn.Module) -> bool:
-    return type(module) is nn.ReLU and not module.inplace and not hasattr(module, CHILD)
+    return type(module) is nn.ReLU and not module.inplace

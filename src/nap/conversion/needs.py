@@ -11,7 +11,7 @@ from nap.conversion.placement import Note, Options, Placement, Problem
 from nap.flow.operations import Kind
 from nap.flow.record import Flow, Meeting, Use
 from nap.flow.values import Carry
-from nap.norms.norm import CHILD, EPS, FusedNorm, Layout
+from nap.norms.norm import CHILD, EPS, FusedNorm, Layout, has_parts
 from nap.norms.recurrent import NORMALIZED
 
 
@@ -195,8 +195,9 @@ def _at_input(decision: Decision, meeting: Meeting, carry: Carry, use: Use) -> N
     attention = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
     where = (carry.slot if attention else None) or (meeting.modules[-1] if meeting.modules else "")
     module = decision.model.get_submodule(where)
-    if where != carry.site and is_plain_leaf(module) and (carry.slot or not attention):
-        if decision.excluded(where):
+    can_carry = is_plain_leaf(module) and CHILD not in module._modules
+    if where != carry.site and can_carry and (carry.slot or not attention):
+        if where in decision.placements or decision.excluded(where):  # a norm of a sum is on all that enters
             return
         width = meeting.contracted.get(carry, meeting.shape[-1])
         if width == 1:
@@ -209,6 +210,7 @@ def _at_input(decision: Decision, meeting: Meeting, carry: Carry, use: Use) -> N
             scale=decision.options.affine != "none",
             offset=decision.options.affine == "scale_offset" and not attention,
             eps=EPS if decision.options.eps == "relative" else decision.options.eps,
+            like=min(use.sources),
         )  # fmt: skip
         return
     decision.refuse(
@@ -220,8 +222,8 @@ def _at_input(decision: Decision, meeting: Meeting, carry: Carry, use: Use) -> N
 
 
 def is_plain_leaf(module: nn.Module) -> bool:
-    """Whether a module is an activation or its like: nothing in it."""
-    return next(module.children(), None) is None and next(module.parameters(), None) is None
+    """Whether a module is an activation or its like: nothing in it, but perhaps a norm of ours."""
+    return not has_parts(module) and next(module.parameters(recurse=False), None) is None
 
 
 def layout_of(axis: int, spatial: int) -> Layout:

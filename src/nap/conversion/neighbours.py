@@ -29,19 +29,37 @@ def neighbours(
     """Layers whose norm `gives` → the module that `takes` what it gave, unchanged; each is called once.
 
     So it must be for every example, in eval and in train mode. `alone`: and nothing else uses what it gave.
+    A norm on the input of such a module counts, too: that module → itself. Where hooks of others could
+    change what is given, nothing is found.
     """
     if not hasattr(model, PLAN_ATTRIBUTE):
         raise ValueError(
             f"this {type(model).__name__} has no norms of step 1; call nap.normalize_ on it first"
         )
-    found = [
-        _pairs(detached_copy(model).train(mode), *example, gives, takes, alone)
-        for example in examples_of(args, kwargs)
-        for mode in (False, True)
-    ]
-    return {
+    with torch.inference_mode(False):  # whose tensors do not tell when they are changed
+        found = [
+            _pairs(detached_copy(model).train(mode), *example, gives, takes, alone)
+            for example in examples_of(args, kwargs)
+            for mode in (False, True)
+        ]
+    pairs = {
         layer: taker for layer, taker in found[0].items() if all(one.get(layer) == taker for one in found)
     }
+    return pairs | {
+        name: name
+        for name, module in model.named_modules()
+        if takes(module) and _is_last(HOOK, module._forward_pre_hooks) and _carries(module, gives)
+    }
+
+
+def _carries(module: nn.Module, gives: Callable[[Norm], bool]) -> bool:
+    norm = getattr(module, CHILD, None)
+    return isinstance(norm, Norm) and gives(norm)
+
+
+def _is_last(hook: Any, hooks: Mapping[Any, Any]) -> bool:
+    """Whether this is the last of the hooks: none after it can change what it gave."""
+    return next(reversed([*hooks]), None) == hook
 
 
 def _pairs(
@@ -71,11 +89,9 @@ def _pairs(
                 pairs.append((layer, module))
 
     for module in names:
-        norm = getattr(module, CHILD, None)
-        on_output = HOOK in module._forward_hooks  # else it is on the input
-        if isinstance(norm, Norm) and on_output and gives(norm):
+        if _carries(module, gives) and _is_last(HOOK, module._forward_hooks):
             module.register_forward_hook(note)
-        elif takes(module):
+        elif takes(module) and not module._forward_pre_hooks:
             module.register_forward_pre_hook(look, with_kwargs=True)
     watching = uses if alone else nullcontext()
     with torch.no_grad(), fixed_randomness(twin), explained(twin), watching:

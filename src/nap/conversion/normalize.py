@@ -50,9 +50,10 @@ def plan(
             "keep" counts BatchNorm as the norm.
         residual: where results of several layers are added before a BatchNorm or an activation, "branch"
             gives each layer a norm of its own, so that each weight is scale-invariant by itself; "sum"
-            puts one on the input of the BatchNorm or activation, and the weights are so together (their
-            role is joint, and biases stay). What enters no module that a norm can hang on, such as
-            `torch.relu`, is done by branch; what is pooled on its way to a BatchNorm as if it were a sum.
+            puts one on the input of the BatchNorm or activation, and the weights are so only together and
+            with their biases, which stay (their role is joint). What enters no module that a norm can
+            hang on, such as `torch.relu`, or is moved on its way, such as by a transpose, is done by
+            branch; what is pooled in space on its way to a BatchNorm as if it were a sum.
         qk_norm: per-head RMSNorm on queries and keys.
         rnn: nn.LSTM, GRU and RNN become layer-normalised ones, or are an error.
         eps: relative to the weight in front, which makes scale-invariance exact, or a number.

@@ -75,6 +75,7 @@ class Placement:
     remove: tuple[str, ...] = ()  # biases that become None
     zero: tuple[str, ...] = ()  # biases that become zero and frozen
     subtract: str | None = None  # a bias that is cancelled where the norm covers a part
+    like: str = ""  # a parameter in front of it: its dtype and device, where the module has none
 
     def is_applied(self, modules: Mapping[str, nn.Module]) -> bool:
         """Whether the module of this name carries its norm."""

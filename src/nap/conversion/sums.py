@@ -15,10 +15,11 @@ from torch import nn
 from nap.conversion.needs import Decision, asked, is_plain_leaf, layout_of, refuse_width
 from nap.conversion.placement import Placement
 from nap.flow.operations import Kind
-from nap.flow.record import Flow, Meeting
+from nap.flow.record import Flow, Meeting, Use
 from nap.flow.values import Carry
-from nap.norms.norm import EPS, Layout
+from nap.norms.norm import CHILD, EPS, Layout, has_parts
 
+_BATCH_NORM = nn.modules.batchnorm._BatchNorm
 _NAMED = 2  # layers of a sum that a reason names; the others are counted
 
 
@@ -29,6 +30,7 @@ class Place:
     layout: Layout
     spatial: int
     shape: torch.Size
+    like: str  # a parameter of a layer in front of it
     layers: dict[str, None] = field(default_factory=dict)
 
     @property
@@ -45,21 +47,31 @@ def place_sums(decision: Decision, flows: Sequence[Flow]) -> None:
     """Enters into `decision` the norms on sums, the layers that they serve, and why others are not served."""
     places: dict[str, Place] = {}
     pooled: set[str] = set()
+    clashes: set[str] = set()
     for flow, meeting, carry in _results(decision, flows):
-        where, shape = _entered(flow, meeting, carry)
-        place = _laid_out(flow, carry, shape)
-        obstacle = _obstacle(decision.model, flow, meeting, carry, where, place)
-        if obstacle is None and where is not None:
-            first = places.setdefault(where, place)
-            first.layers[carry.site] = None
-            if (first.layout, first.spatial) != (place.layout, place.spatial):
-                obstacle = "its terms are laid out differently"
-            elif _is_pooled(flow, carry, shape):
-                pooled.add(carry.site)
+        where, use = _entered(flow, meeting, carry), flow.uses[carry.key]
+        obstacle = _obstacle(decision, flows, flow, meeting, carry, where)
         if obstacle is not None:
-            said = decision.by_itself.get(carry.site)
-            decision.by_itself[carry.site] = said or (obstacle if _in_sum(meeting, carry) else "")
+            _leave(decision, carry.site, obstacle if _in_sum(meeting, carry) else "")
+            continue
+        assert where is not None
+        shape = flow.given[where]
+        place = Place(layout_of(use.axis, use.spatial), -1 - use.axis, shape, min(use.sources))
+        first = places.setdefault(where, place)
+        first.layers[carry.site] = None
+        if (first.layout, first.spatial) != (place.layout, place.spatial):
+            clashes.add(where)
+        if carry.batch_norm and _is_pooled(use, shape):
+            pooled.add(carry.site)
+    for where in clashes:
+        for layer in places[where].layers:
+            _leave(decision, layer, _differently(where))
     _place(decision, places, pooled)
+
+
+def _leave(decision: Decision, layer: str, why: str) -> None:
+    """To a norm of its own."""
+    decision.by_itself[layer] = decision.by_itself.get(layer) or why
 
 
 def _results(decision: Decision, flows: Sequence[Flow]) -> Iterator[tuple[Flow, Meeting, Carry]]:
@@ -71,22 +83,14 @@ def _results(decision: Decision, flows: Sequence[Flow]) -> Iterator[tuple[Flow, 
                     yield flow, meeting, carry
 
 
-def _entered(flow: Flow, meeting: Meeting, carry: Carry) -> tuple[str | None, torch.Size]:
-    """The module that the result enters, a BatchNorm in front of the activation if any; and in what shape."""
+def _entered(flow: Flow, meeting: Meeting, carry: Carry) -> str | None:
+    """The module that the result enters: a BatchNorm in front of the activation, if any."""
     if carry.batch_norm:
-        return carry.entry, flow.batch_norms.get(carry.entry or "", meeting.shape)
+        return carry.entry
     slots = {c.slot for c in meeting.carry}
     returned = any(c.site in flow.returned for c in meeting.carry)  # a norm in a slot is for all that follows
     slot = slots.pop() if len(slots) == 1 and not returned else None
-    return meeting.place or slot, meeting.shape
-
-
-def _laid_out(flow: Flow, carry: Carry, shape: torch.Size) -> Place:
-    use = flow.uses[carry.key]
-    if carry.batch_norm:  # its features are on axis 1
-        spatial = len(shape) - 2
-        return Place(layout_of(1 - len(shape), spatial), spatial, shape)
-    return Place(layout_of(use.axis, use.spatial), -1 - use.axis, shape)
+    return meeting.place or slot
 
 
 def _in_sum(meeting: Meeting, carry: Carry) -> bool:
@@ -96,37 +100,74 @@ def _in_sum(meeting: Meeting, carry: Carry) -> bool:
 
 
 def _obstacle(
-    model: nn.Module, flow: Flow, meeting: Meeting, carry: Carry, where: str | None, place: Place
+    decision: Decision,
+    flows: Sequence[Flow],
+    flow: Flow,
+    meeting: Meeting,
+    carry: Carry,
+    where: str | None,
 ) -> str | None:
     """What stands against a norm there; empty where it is not worth telling, None where nothing does."""
-    use, before_batch_norm = flow.uses[carry.key], carry.batch_norm
-    output = use.output
-    whole = not (carry.sliced or carry.bent or carry.product or carry in meeting.faults)
-    if not whole or output is None or carry.call in meeting.active or carry.site in flow.tupled:
+    if carry.product or carry.moved == "":
+        return ""  # no sum: a product, a choice, results side by side
+    whole = not (carry.sliced or carry.bent or carry in meeting.faults)
+    if not whole or carry.call in meeting.active or carry.site in flow.tupled:
         return "its result is not added as it is"
+    if carry.moved:
+        return f"{carry.moved} lies between"
     if where is None:
-        return f"{'BatchNorm' if before_batch_norm else meeting.operation} is no module"
-    module = model.get_submodule(where)
-    if not (_is_batch_norm(module) if before_batch_norm else is_plain_leaf(module)):
+        return f"{'BatchNorm' if carry.batch_norm else meeting.operation} is no module"
+    if decision.excluded(where):
+        return f"{where} is excluded"
+    module = decision.model.get_submodule(where)
+    return _no_carrier(where, module, carry.batch_norm) or _misfit(flows, flow, carry, where)
+
+
+def _no_carrier(where: str, module: nn.Module, batch_norm: bool) -> str | None:
+    """Why a module, which should be a BatchNorm or an activation, cannot carry the norm of what enters it."""
+    if CHILD in module._modules:
+        return f"{where} carries a norm already"
+    if not isinstance(module, _BATCH_NORM) if batch_norm else has_parts(module):
         return f"{where} does more"
-    if flow.calls[where] > 1:
-        return f"{where} is called {flow.calls[where]} times"
+    if not batch_norm and not is_plain_leaf(module):
+        return f"{where} has parameters of its own"
     if getattr(module, "inplace", False):  # what it changes may be used again, and a norm's result is not it
         return f"{where} acts in place"
-    if len(place.shape) <= place.spatial or place.width != output.shape[use.axis]:
-        return ""  # no sum: results side by side, or flattened
     return None
 
 
-def _is_batch_norm(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.batchnorm._BatchNorm)
+def _misfit(flows: Sequence[Flow], flow: Flow, carry: Carry, where: str) -> str | None:
+    """Why what enters a module, in any example, is not what one norm of this layer's result could be for."""
+    called = max(f.calls[where] for f in flows)
+    if called > 1:
+        return f"{where} is called {called} times"
+    if any(f.calls[where] and where not in f.given for f in flows):
+        return f"{where} is not given it as an unnamed first argument"
+    use, shape = flow.uses[carry.key], flow.given[where]
+    if use.output is None:
+        return "its result is not added as it is"
+    outer = len(shape) - use.spatial  # all axes but those of space must be the layer's own
+    if len(shape) != use.output.ndim or shape[:outer] != use.output.shape[:outer]:
+        return "its result has another shape"
+    if carry.batch_norm and use.axis != 1 - len(shape):
+        return f"{where} has its features on another axis"
+    given = [f.given[where] for f in flows if where in f.given]
+    if any(len(other) != len(shape) or other[use.axis] != shape[use.axis] for other in given):
+        return _differently(where)
+    return None
 
 
-def _is_pooled(flow: Flow, carry: Carry, shape: torch.Size) -> bool:
-    """Whether something between a layer and its BatchNorm took in space: the paper's norm comes after it."""
-    output = flow.uses[carry.key].output
-    assert output is not None
-    return carry.batch_norm and output.ndim == len(shape) and output.shape != shape
+def _differently(where: str) -> str:
+    return f"what enters {where} is laid out in different ways"
+
+
+def _is_pooled(use: Use, shape: torch.Size) -> bool:
+    """Whether fewer numbers of space come out than a layer has put in: the paper's norm comes after a pool.
+
+    All other axes are known to be the layer's own.
+    """
+    assert use.output is not None
+    return shape.numel() < use.output.shape.numel()
 
 
 def _place(decision: Decision, places: Mapping[str, Place], pooled: set[str]) -> None:
@@ -136,7 +177,7 @@ def _place(decision: Decision, places: Mapping[str, Place], pooled: set[str]) ->
     decision.summed |= pooled - apart.keys()
     for where, place in places.items():
         layers = [layer for layer in place.layers if layer in decision.summed]
-        if not layers or decision.excluded(where):
+        if not layers:
             continue
         module, reason = decision.model.get_submodule(where), _reason(layers)
         if place.numbers == 1:
@@ -146,8 +187,8 @@ def _place(decision: Decision, places: Mapping[str, Place], pooled: set[str]) ->
             where, "normalise input", type(module).__name__, reason,
             width=place.width, layout=place.layout, spatial=place.spatial,
             centre=options.norm == "layer", scale=options.affine != "none",
-            offset=options.affine == "scale_offset" and not _is_batch_norm(module),
-            eps=EPS if options.eps == "relative" else options.eps,
+            offset=options.affine == "scale_offset" and not isinstance(module, _BATCH_NORM),
+            eps=EPS if options.eps == "relative" else options.eps, like=place.like,
         )  # fmt: skip
 
 

@@ -27,9 +27,11 @@ def apply_(model: nn.Module, plan: Plan) -> None:
     """Inserts every norm of `plan`; a failure on the way undoes what was done and raises."""
     check(model, plan)
     undo: list[Undo] = []
-    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    named = {n: p for n, p in model.named_parameters(remove_duplicate=False) if p.is_floating_point()}
+    first = next(iter(named.values()), torch.empty(0))
     try:
         for placement in plan.placements:
+            like = named.get(placement.like, first)
             _insert_(model.get_submodule(placement.module), placement, undo, like)
         for module in model.modules():
             if isinstance(module, nn.TransformerEncoder):  # nested tensors would pass the hooks by

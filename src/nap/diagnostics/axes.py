@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from nap.diagnostics.activations import ACTIVATIONS
-from nap.norms.norm import Norm
+from nap.norms.norm import Norm, has_parts
 
 PRODUCERS = (nn.Linear, nn.modules.conv._ConvNd)
 NORMS = (Norm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
@@ -18,7 +18,7 @@ _MARK = "_nap_unit_axis"  # on a tensor, so that it ends with the tensor
 def is_weighted(module: nn.Module) -> bool:
     """Whether a module computes features with weights of its own: a Linear, a convolution, an LSTM, …"""
     own = next(module.parameters(recurse=False), None)
-    return isinstance(module, PRODUCERS) or (own is not None and next(module.children(), None) is None)
+    return isinstance(module, PRODUCERS) or (own is not None and not has_parts(module))
 
 
 class UnitAxes:

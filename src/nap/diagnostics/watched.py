@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from nap.diagnostics.activations import ACTIVATIONS
+from nap.norms.norm import has_parts
 
 
 def activations_in(model: nn.Module) -> dict[str, nn.Module]:
@@ -22,8 +23,8 @@ def unknown_in(model: nn.Module) -> dict[str, str]:
         for name, module in model.named_modules()
         if not type(module).__module__.startswith(("torch.", "nap."))
         and not isinstance(module, ACTIVATIONS)
-        and not any(module.children())
-        and not any(True for _ in module.parameters())
+        and not has_parts(module)
+        and not any(True for _ in module.parameters(recurse=False))
     }
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Real
 
 from torch import Tensor
 
 from nap.flow import arithmetic, layers, meetings
 from nap.flow.call import Call, Follow, Outcome
-from nap.flow.operations import EPSILON, KINDS, Kind
+from nap.flow.operations import EPSILON, KEEPING_LAYOUT, KINDS, Kind
+from nap.flow.values import Value
 
 _FOLLOW: dict[Kind, Follow] = {
     Kind.SUM: arithmetic.follow_sum,
@@ -33,7 +35,35 @@ _FOLLOW: dict[Kind, Follow] = {
 def follow(call: Call) -> Outcome:
     """The value of each result of a call; what else it does is reported to the recorder."""
     kind = kind_of(call)
-    return _FOLLOW[kind](call) if kind in _FOLLOW else arithmetic.follow_unknown(call)
+    outcome = _FOLLOW[kind](call) if kind in _FOLLOW else arithmetic.follow_unknown(call)
+    if not any(v.carry for v in call.operands) or _keeps_layout(call, kind):
+        return outcome
+    if callable(outcome):
+        return lambda i, result: _moved(call, outcome(i, result))
+    return _moved(call, outcome)
+
+
+def _moved(call: Call, value: Value) -> Value:
+    """The value with the first such operation noted on all that was carried before it."""
+    before = {c.key for v in call.operands for c in v.carry}
+    name = call.name if len(call.tensors) == 1 else ""
+    fresh = (
+        replace(c, moved=name) if c.key in before and c.moved is None and not c.batch_norm else c
+        for c in value.carry
+    )
+    return replace(value, carry=frozenset(fresh))
+
+
+def _keeps_layout(call: Call, kind: Kind | None) -> bool:
+    """Whether all that is carried stays laid out as it was, and joins with other things in sums only."""
+    if kind is Kind.BATCH_NORM:
+        return True
+    if kind is Kind.PRODUCT:
+        return call.name != "addcmul" and sum(bool(v.carry) for v in call.operands) == 1
+    if kind is Kind.QUOTIENT:
+        named = call.name in ("div", "divide", "true_divide") and isinstance(call.args[0], Tensor)
+        return named and not any(v.carry for v in call.operands[1:])
+    return call.name in KEEPING_LAYOUT
 
 
 def kind_of(call: Call) -> Kind | None:

@@ -74,8 +74,6 @@ def follow_norm(call: Call) -> Value:
 
 def follow_batch_norm(call: Call) -> Value:
     value, site = call.operands[0], call.rec.given(call.operands[0])
-    if site is not None:
-        call.rec.flow.batch_norms[site] = call.tensors[0].shape
     fresh = (c if c.batch_norm else replace(c, batch_norm=True, entry=site) for c in value.carry)
     value = replace(value, carry=frozenset(fresh))
     call.rec.normalised(value)

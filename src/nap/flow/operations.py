@@ -137,6 +137,18 @@ _TABLE: dict[Kind, str] = {
     """,
 }
 
+_KEEPING = """
+    add sub rsub neg positive contiguous clone to type type_as float double half bfloat16 cpu cuda detach
+    alias dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout
+    native_dropout identity requires_grad get_data pad constant_pad_nd reflection_pad1d reflection_pad2d
+    replication_pad1d replication_pad2d interpolate upsample upsample_nearest upsample_bilinear avg_pool1d
+    avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d max_pool1d
+    max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
+    max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices
+"""
+
+KEEPING_LAYOUT = frozenset(_KEEPING.split())  # each axis stays the axis it was; space may shrink or grow
+
 KINDS: dict[str, Kind] = {name: kind for kind, names in _TABLE.items() for name in names.split()}
 
 POWERS: dict[str, float] = {

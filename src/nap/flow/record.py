@@ -20,7 +20,7 @@ class Frame:
     site: str
     call: int
     nonlinear_before: int  # nonlinearities and norms recorded when it began
-    given: frozenset[Carry] = NO_CARRY  # what its first argument carries
+    given: frozenset[Carry] | None = NO_CARRY  # what its first argument carries, and no other one does
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Flow:
     meetings: list[Meeting] = field(default_factory=list)
     uses: dict[tuple[str, int, int], Use] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)  # module → how often it was called
-    batch_norms: dict[str, torch.Size] = field(default_factory=dict)  # module → shape of what entered it
+    given: dict[str, torch.Size] = field(default_factory=dict)  # module → shape of its first argument
     sinks: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # site → norm, linear, ...
     degrees: dict[str, float] = field(default_factory=dict)  # of the outputs together
     returned: set[str] = field(default_factory=set)  # sites whose whole un-normalised result is an output

@@ -85,13 +85,21 @@ class Recorder(TorchFunctionMode):
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self.calls += 1
-        known = self.values.get(id(args[0])) if args else None
-        given = NO_CARRY if known is None else known.carry
-        frame = Frame(self.names[id(module)], self.calls, self.nonlinear, given)
+        frame = Frame(self.names[id(module)], self.calls, self.nonlinear, self._given(args, kwargs))
         self.flow.calls[frame.site] += 1
+        if args and isinstance(args[0], Tensor):
+            self.flow.given[frame.site] = args[0].shape
         self.ancestors[self.calls] = frozenset(f.call for f in self.frames)
         self.frames.append(frame)
         self.muted += special.is_opaque(module)
+
+    def _given(self, args: Any, kwargs: Any) -> frozenset[Carry] | None:
+        """What the first argument carries; None where another one carries some of the same."""
+        trees = (*args, *kwargs.values())
+        known = [[self.values.get(id(t), CONSTANT).carry for t in tensors_in(tree)] for tree in trees]
+        first, *others = [NO_CARRY.union(*carries) for carries in known] or [NO_CARRY]
+        keys = {c.key for carry in others for c in carry}
+        return None if any(c.key in keys for c in first) else first
 
     def _exit(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         with torch._C.DisableTorchFunction():  # what the hook itself computes is no part of the model
@@ -244,7 +252,7 @@ class Recorder(TorchFunctionMode):
         return any(call == c.call or call in self.ancestors[c.call] for c in value.carry)
 
     def given(self, value: Value) -> str | None:
-        """The running module, if its first argument carries what the value does."""
+        """The running module, if its first argument, and no other, carries what the value does."""
         return self.frames[-1].site if self.frames and self.frames[-1].given == value.carry else None
 
     def normalised(self, value: Value) -> None:

@@ -26,6 +26,7 @@ class Carry:
     entry: str | None = None  # the first BatchNorm module that was given it, as all of its input or in a sum
     bent: bool = False  # taken to a power since: |x|, x², a norm of it
     sliced: bool = False  # perhaps only a part of its features is here
+    moved: str | None = None  # what first changed its layout or made no sum of it; "" if of several tensors
     slot: str | None = None  # the last nn.Identity it went through: a place for a norm
     mixed: bool = False  # a linear layer has acted on the product since, as talking heads do
 

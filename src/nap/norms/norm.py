@@ -288,6 +288,11 @@ class Source:
     zero: tuple[str, ...] = ()  # biases taken out of use, in modules that cannot do without them
 
 
+def has_parts(module: nn.Module) -> bool:
+    """Whether there are modules in it, other than a norm of ours that hangs on it."""
+    return any(name != CHILD for name, _ in module.named_children())
+
+
 def normalise_output(module: nn.Module, args: Any, output: Tensor) -> Tensor:
     """Forward hook: the output through the norm that hangs on `module`."""
     norm, source = getattr(module, CHILD), module.__dict__[CHILD + "_source"]
@@ -304,9 +309,17 @@ def normalise_output(module: nn.Module, args: Any, output: Tensor) -> Tensor:
 
 def normalise_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Forward pre-hook: the first input of an activation or BatchNorm through the norm that hangs on it."""
+    if not args:
+        raise TypeError(
+            f"this {type(module).__name__} has a norm on its input, which must come first and unnamed: "
+            "call it as module(x)"
+        )
     norm, (entered, *rest) = getattr(module, CHILD), args
-    if TELLS in module.__dict__ and entered.ndim == 4 and torch.compiler.is_compiling():
-        return telling(norm.known(entered), entered.dtype), *rest
+    if TELLS in module.__dict__ and torch.compiler.is_compiling():
+        if norm.layout == "features":
+            return norm.leaving(entered), *rest
+        if entered.ndim == 4:
+            return telling(norm.known(entered), entered.dtype), *rest
     return norm(entered), *rest
 
 

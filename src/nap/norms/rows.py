@@ -19,7 +19,7 @@ from torch.library import custom_op
 
 WIDEST = 8192  # numbers in a row; beyond that they do not fit into the registers of a backward program
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-_SMALL = 1024  # a narrower row is one block, and a program takes several rows at once
+_SMALL = 1024  # a program takes several rows at once, if they fit into so many numbers
 # Numbers of a row in each thread. Backward each has six registers, besides those for what is in between.
 FORWARD_NUMBERS, BACKWARD_NUMBERS = 24, 12
 

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from nap.diagnostics.activations import ACTIVATIONS
 from nap.diagnostics.probing import as_arguments, forked_random_state
-from nap.norms.norm import Norm
+from nap.norms.norm import Norm, has_parts
 
 PRODUCERS = (nn.Linear, nn.modules.conv._ConvNd)
 _NORMS = (Norm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
@@ -119,7 +119,7 @@ def _recording(
                 hook, first = cut("producer", name), True
             elif isinstance(module, activations):
                 hook, first = cut("activation", name), False
-            elif "norm" in type(module).__name__.lower() and not any(module.children()):
+            elif "norm" in type(module).__name__.lower() and not has_parts(module):
                 hook, first = pass_norm(name), False
             else:
                 continue
