@@ -16,9 +16,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from triton.testing import do_bench
-
-from nap.norms import rows
 
 
 def plain(y: Tensor, unit: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
@@ -37,6 +34,8 @@ def relu(y: Tensor, *rest: Any) -> Tensor:
 
 def both(function: Callable[..., Tensor], given: tuple[Tensor, ...], dh: Tensor) -> tuple[float, float]:
     """Milliseconds forward and backward."""
+    from triton.testing import do_bench
+
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True)
     wanted = [one for one in given if one.requires_grad]
@@ -57,6 +56,12 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--search", action="store_true", help="other tiles, too")
     args = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("this times kernels on a GPU, and torch sees none here")
+    from triton.testing import do_bench
+
+    from nap.norms import rows
+
     torch.compiler.config.force_disable_caches = True  # they do not look at what --search changes
     torch._functorch.config.donated_buffer = False  # a graph goes back many times
     dtype = getattr(torch, args.dtype)

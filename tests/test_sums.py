@@ -388,33 +388,3 @@ def test_timms_resnet_v2_has_its_norms_on_its_stream():
     found = placed(model, torch.randn(2, 3, 64, 64))
     assert {"stages.0.blocks.1.norm1", "norm"} < found.keys()
     assert not any(name.endswith(("conv3", "downsample.conv")) for name in found)
-
-
-def test_diagnostics_see_what_carries_a_norm_as_before() -> None:
-    from nap.diagnostics.axes import is_weighted
-    from nap.diagnostics.watched import unknown_in
-
-    class Own(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.relu()
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b, self.norm, self.act = (
-                nn.Conv2d(3, 4, 1),
-                nn.Conv2d(3, 4, 1),
-                nn.BatchNorm2d(4),
-                Own(),
-            )
-            self.head = nn.Conv2d(4, 2, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.act(self.a(x) + self.b(x))
-            return self.head(torch.relu(self.norm(y + self.a(x) + self.b(x))))
-
-    net, x = Net(), torch.randn(2, 3, 5, 5)
-    before = unknown_in(net), is_weighted(net.norm)
-    nap.normalize_(net, x, residual="sum")
-    assert {"nap_norm"} <= {name for name, _ in net.act.named_children()}
-    assert (unknown_in(net), is_weighted(net.norm)) == before

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 import nap
 from nap.conversion.placement import Plan
 from nap.conversion.verification import relative_change
+from nap.diagnostics.axes import is_weighted
+from nap.diagnostics.watched import unknown_in
 from nap.norms.norm import Norm
 
 Join = Callable[[Tensor, Tensor], Tensor]
@@ -311,3 +313,25 @@ def test_a_norm_on_an_activation_has_the_dtype_of_the_layers_in_front_of_it():
     assert Plan.from_json(plan.to_json()) == plan
     (norm,) = (m for m in model.modules() if isinstance(m, Norm))
     assert [p.dtype for p in norm.parameters()] == [torch.float32] * 2
+
+
+def test_diagnostics_see_what_carries_a_norm_as_before() -> None:
+    class Own(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.relu()
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.head = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1), nn.Conv2d(4, 2, 1)
+            self.norm, self.act = nn.BatchNorm2d(4), Own()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.act(self.a(x) + self.b(x))
+            return self.head(torch.relu(self.norm(y + self.a(x) + self.b(x))))
+
+    net, x = Net(), torch.randn(2, 3, 5, 5)
+    before = unknown_in(net), is_weighted(net.norm)
+    nap.normalize_(net, x, residual="sum")
+    assert {"nap_norm"} <= {name for name, _ in net.act.named_children()}
+    assert (unknown_in(net), is_weighted(net.norm)) == before

@@ -2,8 +2,8 @@
 
 Each weight has a copy in bfloat16, which the network computes with and which gets the gradient. PyTorch's
 way is to make the copies anew in each update, to turn gradients back to float32, to look at them, to step, to
-measure the weights, to rescale them: some forty launches, twelve passes in float32. Here it is seven passes.
-Squares are summed in a fixed order, so results repeat bit by bit.
+measure the weights, to rescale them: some forty launches, and twelve passes over the weights in float32. Here
+it is seven and a half. Squares are summed in a fixed order, so results repeat bit by bit.
 """
 
 from __future__ import annotations
