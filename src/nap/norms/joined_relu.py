@@ -33,8 +33,11 @@ class JoinedReLU(nn.ReLU):
 
 
 def _compiles() -> bool:
-    """For use here and now: a program that is exported should need nobody's kernels."""
-    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    """For use here and now: a program that is exported should need nobody's kernels.
+
+    The flag itself, as `torch.compiler.is_exporting()` is true in all that torch 2.11 compiles.
+    """
+    return torch.compiler.is_compiling() and not torch.compiler._is_exporting_flag
 
 
 def fits(rows: Rows) -> bool:
