@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,26 +14,50 @@ from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.vision.run import VisionWork
 from nap.lab.vision.settings import Seeing
+from nap.lab.vision.viewing import Viewing
+from nap.lab.vision.viewing_run import ViewingWork
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 TINY = Seeing(
     data="digits", channels=(8, 0, 16, 0), hidden=(16,), batch_size=200, steps=21, every=1, crop=1, flip=False
 )  # seven updates a pass
+VIEWED = Viewing(
+    blocks=(1, 1), width=8, small_stem=True, size=16, resize=20, smallest=0.5, batch_size=8, epochs=4,
+    learning_rate=0.01, warm_up=0.5, seeds=1,
+)  # fmt: skip
+CUDA = torch.device("cuda")
 
 
-def work(arm: VisionArm, **options: Any) -> VisionWork:
-    return VisionWork(NetworkRun(arm, TINY, 0), torch.device("cuda"), **options)
+def work(arm: VisionArm, config: Seeing = TINY, **options: Any) -> VisionWork:
+    return VisionWork(NetworkRun(arm, config, 0), CUDA, **options)
 
 
-def finished(run: VisionWork) -> list[dict[str, Any]]:
+@pytest.fixture
+def images(tmp_path: Path) -> str:
+    pytest.importorskip("PIL")
+    from small_pictures import write_folders
+
+    return str(write_folders(tmp_path / "images"))
+
+
+def viewing(images: str, arm: VisionArm, *, workers: int = 0, **options: Any) -> ViewingWork:
+    config = replace(VIEWED, images=images)
+    return ViewingWork(NetworkRun(arm, config, 0), CUDA, workers=workers, **options)
+
+
+def finished(run: VisionWork | ViewingWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while run.done < run.total:
         rows += run.advance()
     return rows
 
 
-def losses(run: VisionWork) -> list[float]:
+def losses(run: VisionWork | ViewingWork) -> list[float]:
     return [row["loss"] for row in finished(run)]
+
+
+def weights(run: ViewingWork) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in run.trainer.parameters])
 
 
 @pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda arm: arm.name)
@@ -70,6 +96,25 @@ def test_a_run_resumes_and_weights_keep_their_norms() -> None:
     assert after == pytest.approx(before, rel=1e-5)
 
 
+@pytest.mark.parametrize("compile_", [False, True], ids=["eager", "compiled"])
+def test_dropout_in_a_graph_is_drawn_for_each_update_from_the_seed_of_the_pass(compile_: bool) -> None:
+    run = work(BASELINE, replace(TINY, crop=0, dropout=0.5), compile_=compile_)
+
+    def learnt(seed: int) -> list[float]:
+        """Losses of updates that change nothing but BatchNorm's averages, on the same images each."""
+        found = []
+        for count in (1, 2, 3):
+            run.trainer.learn(run.trainer.draws[:1, 0].repeat(count, 1), seed, lambda step: 0.0, 0)
+            found.append(count * run.trainer.read(1)["loss"])
+        return [found[0], found[1] - found[0], found[2] - found[1]]
+
+    first = learnt(1)
+    assert first == pytest.approx(learnt(1), rel=1e-3)
+    one, two, three = first
+    assert len({round(one, 3), round(two, 3), round(three, 3)}) == 3
+    assert first != pytest.approx(learnt(2), rel=1e-3)
+
+
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 def test_a_pass_never_waits_for_the_device() -> None:
     run = work(NAP)
@@ -81,3 +126,51 @@ def test_a_pass_never_waits_for_the_device() -> None:
         run.trainer.learn(order, 1, lambda step: 1e-3, 0)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda arm: arm.name)
+def test_files_are_learnt_by_a_graph_as_by_plain_updates(images: str, arm: VisionArm) -> None:
+    plain, graph = viewing(images, arm, graph=False), viewing(images, arm)
+    before = weights(plain).clone()
+    expected = finished(plain)
+    for found, row in zip(finished(graph), expected, strict=True):
+        for name in ("loss", "test_loss", "gradient_norm"):
+            assert found[name] == pytest.approx(row[name], rel=5e-2), name
+    moved = (weights(plain) - before).norm()
+    assert (weights(graph) - weights(plain)).norm() < 0.1 * moved
+    for one, other in zip(graph.trainer.model.buffers(), plain.trainer.model.buffers(), strict=True):
+        torch.testing.assert_close(one, other, rtol=5e-2, atol=5e-2)
+    assert losses(viewing(images, arm, compile_=True)) == pytest.approx(
+        [row["loss"] for row in expected], rel=5e-2
+    )
+
+
+def test_a_recording_of_files_leaves_no_trace(images: str) -> None:
+    graph, plain = viewing(images, NAP), viewing(images, NAP, graph=False)
+    graph.trainer.rate.fill_(0.1)
+    graph.trainer.model.train()
+    graph._learning()
+    found, expected = graph.trainer.state_dict(), plain.trainer.state_dict()
+    for name, tensor in expected["model"].items():
+        assert torch.equal(found["model"][name], tensor), name
+    assert not any(momentum.any() for momentum in found["momentum"])
+    assert not any(tensor.any() for tensor in (found["right"], *found["watch"].values()))
+    graph.trainer.watch.check()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_graph_goes_on_with_a_state_that_is_put_under_it(images: str, workers: int) -> None:
+    """In the work that recorded it, in another, and in one without a graph; batches are pinned beside it."""
+    first = viewing(images, NAP, workers=workers)
+    first.advance()
+    state = copy.deepcopy(first.state_dict())
+    rows, reached = finished(first), weights(first).clone()
+    start = torch.cat(
+        [state["trainer"]["model"][n].flatten() for n, _ in first.trainer.model.named_parameters()]
+    )
+    for run in (first, viewing(images, NAP, workers=workers), viewing(images, NAP, graph=False)):
+        run.load_state_dict(copy.deepcopy(state))
+        again = finished(run)
+        assert [row["step"] for row in again] == [row["step"] for row in rows] == [6, 9, 12]
+        assert [row["loss"] for row in again] == pytest.approx([row["loss"] for row in rows], rel=5e-2)
+        assert (weights(run) - reached).norm() < 0.1 * (reached - start).norm()

@@ -122,6 +122,18 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(config: Any)
         assert rows + finished(rest) == whole
 
 
+def test_with_fresh_moments_a_data_set_begins_as_with_an_optimizer_of_its_own() -> None:
+    fresh, plain = work(config=replace(MEMORISING, fresh_moments=True)), work()
+    first = [row for _ in range(7) for row in fresh.advance()]
+    assert first == [row for _ in range(7) for row in plain.advance()]  # nothing to forget before it
+    other = work(config=replace(MEMORISING, fresh_moments=True))
+    state = copy.deepcopy(fresh.state_dict())
+    state["trainer"]["optimizer"]["state"] = {}
+    other.load_state_dict(state)
+    rest = finished(fresh)
+    assert finished(other) == rest != finished(plain)
+
+
 def test_only_arms_that_project_keep_their_norms() -> None:
     for arm in ARMS:
         run = work(arm)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
-import os
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,19 +20,19 @@ from nap.lab import rows as row_files
 from nap.lab.cli import main
 from nap.lab.data.picture_folders import in_folders
 from nap.lab.data.pictures import BrokenImage
-from nap.lab.data.streams import batches
 from nap.lab.experiments.table1_imagenet import EXPERIMENT, PAPER
 from nap.lab.models.vgg import vgg
 from nap.lab.runs import crew as crews
 from nap.lab.runs.crew import Crew
 from nap.lab.runs.work import NotFinite
 from nap.lab.training.network_run import NetworkRun
-from nap.lab.vision import viewing_run
+from nap.lab.vision import classifier, viewing_run
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.vision.loading import Batch, Judged, Learnt, batches_of, loader, workers_for
+from nap.lab.vision.loading import workers_for
 from nap.lab.vision.looks import Looks, middle_box, random_box
 from nap.lab.vision.viewing import Viewing
 from nap.lab.vision.viewing_run import ViewingWork, prepared
+from recordings import run_and_put_back
 from small_pictures import write_folders, write_shards
 
 Row = dict[str, Any]
@@ -67,12 +65,6 @@ def finished(run: ViewingWork) -> list[Row]:
     while run.done < run.total:
         rows += run.advance()
     return rows
-
-
-def item(dataset: Learnt | Judged, number: int) -> Batch:
-    found = dataset[number]
-    assert not isinstance(found, str)
-    return found
 
 
 # what is seen
@@ -123,54 +115,6 @@ def test_half_of_the_images_are_mirrored(images: str) -> None:
     assert 75 < mirrored < 125
 
 
-def test_a_batch_depends_on_its_number_alone_whoever_makes_it(images: str) -> None:
-    """Two worker processes, none, two processes with a share each; signals do not reach the workers."""
-    train, _ = in_folders(Path(images))
-    looks = Looks(3, size=8, resize=8, smallest=0.2, flip=True)
-    learnt = Learnt(train, looks, 8)
-    expected = [item(learnt, step) for step in range(2, 9)]
-    found = loader(learnt, range(2, 9), workers=2, pin=False)
-    stream = batches_of(found, CPU)
-    first = next(stream)
-    workers = multiprocessing.active_children()
-    assert len(workers) == 2
-    for process in workers:
-        assert process.pid is not None
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            os.kill(process.pid, number)
-    by_workers = [first, *stream]
-    alone = list(loader(learnt, range(2, 9), workers=0, pin=False))
-    halves = [Learnt(train, looks, 8, rank=rank, size=2) for rank in (0, 1)]
-    shared = [
-        tuple(torch.cat(parts) for parts in zip(*(item(half, step) for half in halves), strict=True))
-        for step in range(2, 9)
-    ]
-    for others in (by_workers, alone, shared):
-        assert len(others) == len(expected)
-        for one, other in zip(expected, others, strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-    for epoch in (1, 2):
-        numbers = batches(3, 1, epoch, count=30, batch_size=8).flatten()
-        labels = torch.cat([item(learnt, A_PASS * epoch + k)[1] for k in range(A_PASS)])
-        assert labels.tolist() == train.labels[numbers].tolist()
-    again = learnt.looks.drawn(train, 5, 1)
-    assert again.tobytes() == looks.drawn(train, 5, 1).tobytes()
-    assert again.tobytes() != looks.drawn(train, 5, 2).tobytes()
-    assert again.tobytes() != replace(looks, seed=4).drawn(train, 5, 1).tobytes()
-
-
-def test_each_test_image_is_seen_once_by_one_process(images: str) -> None:
-    _, val = in_folders(Path(images))
-    looks = Looks(0, size=8, resize=8, smallest=1.0, flip=False)
-    whole = torch.cat([item(Judged(val, looks, 5), k)[0] for k in range(3)])
-    parts = []
-    for rank in (0, 1):
-        judged = Judged(val, looks, 5, rank=rank, size=2)
-        parts.append(torch.cat([item(judged, k)[0] for k in range(len(judged))]))
-    assert len(whole) == 12
-    assert torch.equal(torch.stack(parts, 1).flatten(0, 1), whole)
-
-
 # a run
 
 
@@ -201,7 +145,9 @@ def test_an_update_is_what_one_does_by_hand(images: str) -> None:
     ]
     optimizer = torch.optim.SGD(groups, lr=1.0, momentum=0.9, nesterov=True)
     for step in range(A_PASS):
-        pixels, labels = item(run.learnt, step)
+        batch = run.needed.learnt[step]
+        assert not isinstance(batch, str)
+        pixels, labels = batch
         for group in optimizer.param_groups:
             group["lr"] = 0.05 * (1 + np.cos(np.pi * (step + 1) / A_PASS))
         optimizer.zero_grad()
@@ -221,14 +167,43 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_and_reads_only_what_is_left(
     config = replace(TINY, images=images)
     monkeypatch.setattr(viewing_run, "STRETCH", 2)
     whole = finished(work(config))
-    for stop in (1, 2, 4):  # after updates 2, 4 and 8 of 12; an epoch has three
+    for stop in (1, 2, 3, 4, 5):  # after updates 2 to 10 of 12; an epoch has three, and rows come at 6 and 12
         first, rest = work(config), work(config)
         rows = [row for _ in range(stop) for row in first.advance()]
         rest.load_state_dict(copy.deepcopy(first.state_dict()))
-        counted = mock.Mock(wraps=rest.learnt.pictures.encoded)
-        monkeypatch.setattr(rest.learnt.pictures, "encoded", counted)
+        learnt, judged = rest.needed.learnt.pictures, rest.needed.judged.pictures
+        counted = [mock.Mock(wraps=pictures.encoded) for pictures in (learnt, judged)]
+        for pictures, count in zip((learnt, judged), counted, strict=True):
+            monkeypatch.setattr(pictures, "encoded", count)
         assert rows + finished(rest) == whole
-        assert counted.call_count == 8 * (12 - first.done)
+        assert [count.call_count for count in counted] == [8 * (12 - first.done), 12 * (2 - len(rows))]
+
+
+def test_to_record_an_update_leaves_no_trace(images: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classifier, "captured", run_and_put_back)
+    config = replace(TINY, images=images)
+    plain, graph = work(config), work(config, graph=True)
+    for _ in range(2):
+        state = copy.deepcopy(plain.state_dict())
+        assert finished(graph) == finished(plain)
+        for one, other in zip(graph.trainer.parameters, plain.trainer.parameters, strict=True):
+            assert torch.equal(one, other)
+        for run in (plain, graph):  # and once more, with what was there before
+            run.load_state_dict(copy.deepcopy(state))
+
+
+@pytest.mark.slow
+def test_the_workers_of_a_run_are_there_from_its_first_update_to_its_last_row(images: str) -> None:
+    config = replace(TINY, images=images, every=1)
+    alone, rows, workers = finished(work(config)), [], []
+    run = work(config, workers=2)
+    while run.done < run.total:
+        rows += run.advance()
+        workers.append({process.pid for process in multiprocessing.active_children()})
+    assert rows == alone
+    assert len(workers) == 4
+    assert len(workers[0]) == 2
+    assert workers == [workers[0]] * 3 + [set()]
 
 
 def test_a_run_does_not_go_on_with_other_images(images: str) -> None:

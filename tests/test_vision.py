@@ -21,10 +21,12 @@ from nap.lab.models.vgg import vgg
 from nap.lab.runs import checkpoint
 from nap.lab.runs.work import NotFinite
 from nap.lab.training.network_run import NetworkRun
+from nap.lab.vision import classifier
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.vision.augment import Crops
 from nap.lab.vision.run import VisionWork
 from nap.lab.vision.settings import Seeing
+from recordings import run_and_put_back
 
 CPU = torch.device("cpu")
 TINY = Seeing(
@@ -32,8 +34,8 @@ TINY = Seeing(
 )  # 1,438 images: three updates a pass
 
 
-def work(arm: VisionArm = NAP, config: Seeing = TINY) -> VisionWork:
-    return VisionWork(NetworkRun(arm, config, 0, {"experiment": "x"}), CPU)
+def work(arm: VisionArm = NAP, config: Seeing = TINY, **options: Any) -> VisionWork:
+    return VisionWork(NetworkRun(arm, config, 0, {"experiment": "x"}), CPU, **options)
 
 
 def finished(run: VisionWork) -> list[dict[str, Any]]:
@@ -101,15 +103,45 @@ def test_a_pass_is_what_one_does_by_hand(arm: VisionArm) -> None:
     assert run.trainer.read(1200)["accuracy"] == pytest.approx(right / 1200)
 
 
+@pytest.mark.parametrize("config", [TINY, replace(TINY, dropout=0.5)], ids=["plain", "dropout"])
 @pytest.mark.parametrize("arm", [BASELINE, NAP], ids=lambda arm: arm.name)
-def test_a_run_goes_on_after_any_pass_as_if_nothing_had_happened(arm: VisionArm, tmp_path: Path) -> None:
-    whole = finished(work(arm))
+def test_a_run_goes_on_after_any_pass_as_if_nothing_had_happened(
+    arm: VisionArm, config: Seeing, tmp_path: Path
+) -> None:
+    whole = finished(work(arm, config))
     for stop in (1, 2):
-        first, rest = work(arm), work(arm)
+        first, rest = work(arm, config), work(arm, config)
         rows = [row for _ in range(stop) for row in first.advance()]
         checkpoint.save(tmp_path / "checkpoint.pt", first.state_dict())
         rest.load_state_dict(checkpoint.load(tmp_path / "checkpoint.pt"))
         assert rows + finished(rest) == whole
+
+
+def test_what_is_left_out_is_a_function_of_the_seed_alone() -> None:
+    config = replace(TINY, dropout=0.5)
+    state = torch.get_rng_state()
+    first = finished(work(config=config))
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(1)
+    assert finished(work(config=config)) == first != finished(work())
+
+
+def test_weights_start_as_large_as_asked_and_nap_keeps_them_so() -> None:
+    small, usual = (work(config=replace(TINY, weight_size=size)) for size in (0.5, 1.0))
+    for run in (small, usual):
+        finished(run)
+    rates = [run.trainer.numbers()["effective_rate"] for run in (small, usual)]
+    assert rates[0] / rates[1] == pytest.approx(4, rel=1e-3)
+
+
+def test_to_record_an_update_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classifier, "captured", run_and_put_back)
+    plain, graph = work(), work(graph=True)
+    state = copy.deepcopy(plain.state_dict())
+    rows = finished(plain)
+    assert finished(graph) == rows
+    graph.load_state_dict(state)
+    assert finished(graph) == rows
 
 
 def test_the_state_of_another_network_is_refused() -> None:

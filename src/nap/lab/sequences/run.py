@@ -116,6 +116,11 @@ class MemorisingWork(StringWork):
             **options,
         )
 
+    def advance(self) -> list[Row]:
+        if self.what.settings.fresh_moments and self.done % self._in_task == 0:
+            self.trainer.forget_moments_()
+        return super().advance()
+
     def strings(self, task: int) -> Tensor:
         s: Memorising = self.what.settings
         return random_strings(self.what.seed, task, count=s.strings, length=s.length, vocabulary=s.vocabulary)

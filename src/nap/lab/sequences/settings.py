@@ -79,6 +79,8 @@ class Memorising(Network, Training):
     """data sets, one after the other"""
     steps: int = 1000
     """updates on each"""
+    fresh_moments: bool = False
+    """Adam begins anew with each data set, though the network does not"""
 
     def __post_init__(self) -> None:
         Network.__post_init__(self)

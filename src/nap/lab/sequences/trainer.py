@@ -154,6 +154,13 @@ class Trainer:
         self._since = 0
         return self.watch.read() | dict(zip(self.parts, shares, strict=True))
 
+    @torch.no_grad()
+    def forget_moments_(self) -> None:
+        """The optimizer as it was before its first update."""
+        for kept in self.optimizer.state.values():
+            for tensor in kept.values():
+                tensor.zero_()
+
     def numbers(self) -> dict[str, float]:
         """Norms as they are now, and the rate that they leave."""
         row = {"parameter_norm": float(diagnostics.parameter_norm(self.model))}

@@ -2,14 +2,18 @@
 
 A batch is asked for by its number, and is a function of that number: how many workers there are, which
 process asks, and what was asked for before make no difference. So a run goes on in the middle of an epoch.
+What it learns from and what it is judged on come in one stream: workers begin once, and go on to the next
+epoch while the last one is judged.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -22,8 +26,10 @@ from nap.lab.vision.looks import Looks
 from nap.lab.vision.worker_signals import settle, unsettled
 
 Batch = tuple[Tensor, Tensor]  # images (B, size, size, 3) of uint8, labels (B,) of int64
+Item = tuple[Literal["learn", "judge"], int]
 PREFETCH = 2  # batches that each worker has ready
 MOST_WORKERS = 32
+_OPEN: WeakSet[Generator[Batch, None, None]] = WeakSet()
 
 
 class Learnt(Dataset[Batch | str]):
@@ -59,8 +65,26 @@ class Judged(Dataset[Batch | str]):
         return _batch(self.pictures, numbers, (self.looks.plain(self.pictures, number) for number in numbers))
 
 
-def loader(dataset: Any, items: Sequence[int], *, workers: int, pin: bool) -> DataLoader[Any]:
-    """The dataset's items of these numbers, in this order. Its workers live till it has been gone through."""
+class Needed(Dataset[Batch | str]):
+    """All that a run needs: item ("learn", k) is item k of `learnt`, ("judge", k) is item k of `judged`."""
+
+    def __init__(self, learnt: Learnt, judged: Judged):
+        self.learnt, self.judged = learnt, judged
+
+    def __getitem__(self, item: Item) -> Batch | str:
+        kind, number = item
+        return self.learnt[number] if kind == "learn" else self.judged[number]
+
+    def order(self, done: int, total: int, *, every: int) -> Iterator[Item]:
+        """What is needed from update `done` on; each `every`-th is followed by a judgement, and the last."""
+        for update in range(done, total):
+            yield "learn", update
+            if (update + 1) % every == 0 or update + 1 == total:
+                yield from (("judge", place) for place in range(len(self.judged)))
+
+
+def loader(dataset: Any, items: Iterable[Any], *, workers: int, pin: bool) -> DataLoader[Any]:
+    """The dataset's items, these and in this order. Its workers live till it has been gone through."""
     if not workers:
         return DataLoader(dataset, batch_size=None, sampler=items, pin_memory=pin)
     return DataLoader(
@@ -77,6 +101,19 @@ def loader(dataset: Any, items: Sequence[int], *, workers: int, pin: bool) -> Da
 
 def batches_of(found: DataLoader[Any], device: torch.device) -> Iterator[Batch]:
     """The batches on the device, without waiting; raises where a worker met an image it cannot decode."""
+    stream = _moved(found, device)
+    _OPEN.add(stream)
+    return stream
+
+
+@atexit.register  # after torch's own, so it comes before it: from there on workers are not told to end
+def _close() -> None:
+    """End the workers of streams that an error has left open; at exit they would be waited for, forever."""
+    for stream in list(_OPEN):
+        stream.close()
+
+
+def _moved(found: DataLoader[Any], device: torch.device) -> Generator[Batch, None, None]:
     with unsettled():
         stream = iter(found)
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from nap.lab.models.vgg import VGG16, vgg
+from nap.lab.models.vgg import HE, VGG16, vgg
 from nap.methods.contract import check_range as check
 
 
@@ -23,6 +23,10 @@ class Seeing:
     """units of each hidden layer after them"""
     batch_norm: bool = True
     """BatchNorm after each convolution, in all arms"""
+    dropout: float = 0.0
+    """share of a hidden layer's units that are left out of each update"""
+    weight_size: float = HE
+    """deviation of the weights at the start, times √inputs; NaP keeps it, so it sets the effective rate"""
     batch_size: int = 32
     """images in an update"""
     steps: int = 400_000
@@ -50,8 +54,9 @@ class Seeing:
         for name in ("batch_size", "steps", "every", "seeds"):
             check(self, name, getattr(self, name), 1)
         check(self, "learning_rate", self.learning_rate, 1e-12, 100.0)
-        for name in ("momentum", "smoothing"):
+        for name in ("momentum", "smoothing", "dropout"):
             check(self, name, getattr(self, name), 0, 1)
+        check(self, "weight_size", self.weight_size, 1e-6, 1e6)
         check(self, "weight_decay", self.weight_decay, 0)
         check(self, "crop", self.crop, 0)
         if list(self.decays) != sorted(self.decays) or not all(0 < share < 1 for share in self.decays):
@@ -60,7 +65,13 @@ class Seeing:
     def make(self, shape: Sequence[int], classes: int) -> Callable[[], nn.Module]:
         """What builds the network for images of this shape."""
         return lambda: vgg(
-            shape, classes, channels=self.channels, hidden=self.hidden, batch_norm=self.batch_norm
+            shape,
+            classes,
+            channels=self.channels,
+            hidden=self.hidden,
+            batch_norm=self.batch_norm,
+            dropout=self.dropout,
+            size=self.weight_size,
         )
 
     def rate(self, step: int) -> float:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import nap
-from nap.lab.training.graph import captured
 from nap.lab.vision.augment import Crops
 from nap.lab.vision.classifier import Classifier
 from nap.lab.vision.settings import Seeing
@@ -92,11 +91,13 @@ class Trainer(Classifier):
         self._at.zero_()
         if self._step is None:
             self._step = self._recorded() if self._graph else self._next
-        rate = None
-        for step in range(len(order)):
-            if rate != (rate := rates(first + step)):
-                self.rate.fill_(rate)
-            self._step()
+        rate, device = None, self.labels.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)  # for dropout
+            for step in range(len(order)):
+                if rate != (rate := rates(first + step)):
+                    self.rate.fill_(rate)
+                self._step()
 
     def judge(self, images: Crops, labels: Tensor) -> dict[str, float]:
         """Loss and accuracy on images as they are, without learning."""
@@ -111,6 +112,8 @@ class Trainer(Classifier):
         super().load_state_dict(state)
         if self._descent is not None:
             self._descent.refresh_(self._radii())
+        else:
+            self._step = None  # the projector has other radii now than those that a recording reads
 
     def _next(self) -> None:
         self.update(self.draws, self._at)
@@ -141,11 +144,9 @@ class Trainer(Classifier):
             self._descent.step_()
 
     def _recorded(self) -> Callable[[], None]:
-        """The update as a graph; all that it changes comes out of the recording as it was."""
-        momenta = [buffer for state in self.optimizer.state.values() for buffer in state.values()]
-        tallies = [*self.watch.tensors, self._at, self._right]
+        """The update as a graph."""
         copies = [] if self._descent is None else self._descent.copies.values()
-        replay = captured(self._next, [*self.parameters, *momenta, *self.model.buffers(), *tallies, *copies])
+        replay = self.recorded(self._next, self._at, *copies)
         if self._descent is not None:
             self._descent.send_()
         return replay

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
@@ -15,20 +16,24 @@ from nap.lab.runs.work import OtherInputs
 from nap.lab.training.network_run import NetworkRun
 from nap.lab.training.spread import spread_over
 from nap.lab.vision.classifier import WORTH_COMPILING, Classifier
-from nap.lab.vision.loading import Batch, Judged, Learnt, batches_of, loader, workers_for
+from nap.lab.vision.loading import Batch, Judged, Learnt, Needed, batches_of, loader, workers_for
 from nap.lab.vision.looks import Looks
 from nap.lab.vision.run import Row
 from nap.lab.vision.viewing import Viewing
 
 STRETCH = 10  # updates between two looks at signals; torchrun grants 30 seconds to the last ones and the save
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet's channels, the usual ones
+Learning = Callable[[Tensor, Tensor], None]
 
 
 class ViewingWork:
     """The `Work` of one network: `advance` is a few updates, and a row where one is due.
 
-    Where torchrun started several processes, each has such a work and all make the same calls. `workers`
-    is how many processes decode images for this one.
+    Where torchrun started several processes, each has such a work and all make the same calls.
+
+    Args:
+        graph: each update is a replay of a recording; by default on CUDA, in a process that is alone.
+        workers: how many processes decode images for this one.
     """
 
     unit = "updates"
@@ -40,6 +45,7 @@ class ViewingWork:
         device: torch.device,
         *,
         compile_: bool | None = None,
+        graph: bool | None = None,
         workers: int | None = None,
     ):
         self.what, self.device = what, device
@@ -62,14 +68,17 @@ class ViewingWork:
             raise ValueError(f"a batch of {s.batch_size}, but {found.about} has {count} images; lower it")
         self._read = {"train": found.train.fingerprint, "test": found.test.fingerprint}
         looks = Looks(what.seed, size=s.size, resize=s.resize, smallest=s.smallest, flip=s.flip)
-        self.learnt = Learnt(found.train, looks, s.batch_size, rank=crew.rank, size=crew.size)
+        self.needed = Needed(
+            Learnt(found.train, looks, s.batch_size, rank=crew.rank, size=crew.size),
+            Judged(found.test, looks, s.batch_size, rank=crew.rank, size=crew.size),
+        )
         self._workers = workers_for(device) if workers is None else workers
         cuda = device.type == "cuda"
-        judged = Judged(found.test, looks, s.batch_size, rank=crew.rank, size=crew.size)
-        self._judged = loader(judged, range(len(judged)), workers=self._workers, pin=cuda)
-        self._a_pass = self.learnt.steps
+        self._graph = (cuda and crew.size == 1) if graph is None else graph
+        self._a_pass = self.needed.learnt.steps
+        self._interval = s.every * self._a_pass  # updates between two rows
         self.total, self.done = s.epochs * self._a_pass, 0
-        self._stream: Iterator[Batch] | None = None
+        self._under_way: tuple[Learning, Iterator[Batch]] | None = None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(what.seed)
             example = torch.zeros(2, s.size, s.size, 3, dtype=torch.uint8)
@@ -86,21 +95,23 @@ class ViewingWork:
 
     def advance(self) -> list[Row]:
         s: Viewing = self.what.settings
-        interval = s.every * self._a_pass
-        due = min(self.total, (self.done // interval + 1) * interval)
+        due = min(self.total, (self.done // self._interval + 1) * self._interval)
         last = min(due, self.done + STRETCH)
-        if self._stream is None:
-            self._stream = self._batches()
         self.trainer.model.train()
+        if self._under_way is None:  # nothing can be recorded beside the thread that pins a stream's batches
+            self._under_way = self._learning(), self._batches()
+        learn, stream = self._under_way
         for step in range(self.done, last):
-            images, labels = next(self._stream)
+            images, labels = next(stream)
             self.trainer.rate.fill_(s.rate(step, self._a_pass))
-            self.trainer.update(prepared(images), labels)
+            learn(images, labels)
         self.trainer.watch.check()
         self.done = last
+        before = (last - 1) // self._interval * self._interval
+        rows = [self._row(last - before, stream)] if last == due else []
         if last == self.total:
-            self._stream = None  # and its workers with it
-        return [self._row(last - (last - 1) // interval * interval)] if last == due else []
+            self._under_way = None  # its workers end
+        return rows
 
     def state_dict(self) -> dict[str, Any]:
         return {"done": self.done, "trainer": self.trainer.state_dict(), "read": self._read}
@@ -111,22 +122,43 @@ class ViewingWork:
                 f"the images of {self._about} are not those that this run began with: files were added, "
                 "removed or renamed; bring them back, or begin anew with --force"
             )
-        self.done, self._stream = state["done"], None
+        self.done, self._under_way = state["done"], None
         self.trainer.load_state_dict(state["trainer"])
 
     def _batches(self) -> Iterator[Batch]:
-        """This process's share of every batch from here on."""
-        left = range(self.done, self.total)
-        found = loader(self.learnt, left, workers=self._workers, pin=self.device.type == "cuda")
+        """This process's share of every batch from here on, those that it is judged on among them."""
+        left = self.needed.order(self.done, self.total, every=self._interval)
+        found = loader(self.needed, left, workers=self._workers, pin=self.device.type == "cuda")
         return batches_of(found, self.device)
 
-    def _row(self, updates: int) -> Row:
-        """What came of the last `updates`."""
+    def _learning(self) -> Learning:
+        """What learns from a batch. A recording reads it from where each is copied to."""
+        trainer, s = self.trainer, self.what.settings
+
+        def learn(images: Tensor, labels: Tensor) -> None:
+            trainer.update(prepared(images), labels)
+
+        if not self._graph:
+            return learn
+        shown = torch.zeros(s.batch_size, s.size, s.size, 3, dtype=torch.uint8, device=self.device)
+        named = torch.zeros(s.batch_size, dtype=torch.int64, device=self.device)
+        replay = trainer.recorded(lambda: learn(shown, named))
+
+        def learn_by_replay(images: Tensor, labels: Tensor) -> None:
+            shown.copy_(images, non_blocking=True)
+            named.copy_(labels, non_blocking=True)
+            replay()
+
+        return learn_by_replay
+
+    def _row(self, updates: int, stream: Iterator[Batch]) -> Row:
+        """What came of the last `updates`, judged on what comes next in the stream."""
         s: Viewing = self.what.settings
         row = {"arm": self.what.arm.name, **self.what.tags, "seed": self.what.seed, "step": self.done}
         row |= {"data": self._about, "epoch": self.done / self._a_pass}
         row |= self.trainer.read(updates * s.batch_size)
-        test = ((prepared(images), labels) for images, labels in batches_of(self._judged, self.device))
+        shown = islice(stream, len(self.needed.judged))
+        test = ((prepared(images), labels) for images, labels in shown)
         row |= self.trainer.judged(test) | self.trainer.numbers()
         return row | {"learning_rate": s.rate(self.done - 1, self._a_pass)}
 

@@ -1,7 +1,7 @@
 """Workers and what they inherit: signals that ask a run to stop, and its garbage; neither is for them.
 
 Ctrl-C, or a batch system that ends a job, signals every process of the group. The run saves before it stops,
-and needs its workers until then. They end when the run does.
+and needs its workers until then. They end when the run does, without a word.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from multiprocessing.util import Finalize
 from types import FrameType
 
 from nap.lab.runs.signals import SIGNALS
+
+_LAST = -1000  # after all that multiprocessing itself does at the end of a process
 
 
 @contextmanager
@@ -42,6 +46,19 @@ def settle(worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _Patience(1))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    Finalize(None, _leave, exitpriority=_LAST)
+
+
+def _leave() -> None:
+    """End this process here, unless an error is on its way out.
+
+    A worker that is told to end may have a batch half sent. The interpreter would end the thread that sends
+    it in the midst of C++, which aborts the process, and the run would report that as a worker's death.
+    """
+    if sys.exception() is None:
+        for stream in (sys.stdout, sys.stderr):
+            print(end="", file=stream, flush=True)
+        os._exit(0)
 
 
 class _Patience:
