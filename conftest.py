@@ -1,6 +1,9 @@
-"""What pytest cannot import here: Triton comes with the CUDA builds of torch only."""
+"""Triton, which comes with the CUDA builds of torch only: what to leave out without it, and without a GPU."""
 
+import os
 from importlib.util import find_spec
+
+import torch
 
 NEED_TRITON = [
     "src/nap/lab/training/kernels.py",
@@ -10,3 +13,6 @@ NEED_TRITON = [
     "src/nap/projection/fused.py",
 ]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
+if not torch.cuda.is_available():
+    # Kernels are then interpreted: slow, but exact. Triton reads this once, and any test may be the first.
+    os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from typing import Any
 
 import pytest
@@ -17,8 +16,6 @@ from nap.lab.vision.settings import Seeing
 from nap.lab.vision.trainer import Trainer
 
 CUDA = torch.cuda.is_available()
-if not CUDA:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # where Triton is installed without a GPU: slow, but exact
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 SHAPES = [(3,), (40, 60), (2,), (16, 8, 3, 3), (3000,), (5, 3, 1, 1)]  # some of more than one block
 HALF = 2**-8 if CUDA else 2**-7  # how far a number in bfloat16 may be: Triton's interpreter rounds down

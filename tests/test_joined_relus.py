@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -17,13 +16,10 @@ from torch.utils.checkpoint import checkpoint
 
 import nap
 from nap.lab.models.transformer import Transformer
+from nap.norms import joined_relu
+from nap.norms.joined_relu import JoinedReLU
 
 CUDA = torch.cuda.is_available()
-if not CUDA:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # where Triton is installed without a GPU: slow, but exact
-
-from nap.norms import joined_relu  # noqa: E402 (it makes kernels, or those of the interpreter)
-from nap.norms.joined_relu import JoinedReLU  # noqa: E402
 
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 needs_triton = pytest.mark.skipif(joined_relu._kernels is None, reason="needs Triton")

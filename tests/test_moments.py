@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from typing import Any
 
@@ -18,8 +17,6 @@ from nap.norms import moments
 from nap.norms.norm import Norm
 
 CUDA = torch.cuda.is_available()
-if not CUDA:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # where Triton is installed without a GPU: slow, but exact
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 SHAPES = [(3, 5, 4, 6), (2, 70, 3, 3), (2, 3, 40, 40), (4, 8, 1, 1), (2, 6, 11)]
 EPS = 1e-5

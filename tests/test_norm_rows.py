@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 CUDA = torch.cuda.is_available()
-if not CUDA:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # where Triton is installed without a GPU: slow, but exact
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 EPS = 1e-3  # so large that it would be missed
 CLOSE: dict[torch.dtype, Any] = {

@@ -192,6 +192,15 @@ def test_to_record_an_update_leaves_no_trace(images: str, monkeypatch: pytest.Mo
             run.load_state_dict(copy.deepcopy(state))
 
 
+def test_a_state_may_be_loaded_into_a_run_that_is_under_way(images: str) -> None:
+    config = replace(TINY, images=images)
+    whole, run = finished(work(config)), work(config)
+    begun = copy.deepcopy(run.state_dict())
+    run.advance()
+    run.load_state_dict(begun)
+    assert finished(run) == whole
+
+
 @pytest.mark.slow
 def test_the_workers_of_a_run_are_there_from_its_first_update_to_its_last_row(images: str) -> None:
     config = replace(TINY, images=images, every=1)
@@ -260,6 +269,9 @@ def test_settings_and_data_that_do_not_fit_are_refused(images: str, monkeypatch:
     monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 2), sharing="fsdp"))
     with pytest.raises(ValueError, match=r"has a copy of this network \(ddp\).*choose ddp"):
         work(replace(TINY, images=images))
+    monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 2)))
+    with pytest.raises(ValueError, match="a graph is for a process that is alone, here are 2"):
+        work(replace(TINY, images=images), graph=True)
     monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 3)))
     with pytest.raises(ValueError, match="batch_size is 8, which 3 processes cannot share"):
         work(replace(TINY, images=images))

@@ -6,6 +6,7 @@ import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -126,22 +127,39 @@ def test_what_is_left_out_is_a_function_of_the_seed_alone() -> None:
     assert finished(work(config=config)) == first != finished(work())
 
 
-def test_weights_start_as_large_as_asked_and_nap_keeps_them_so() -> None:
+def test_convolutions_start_as_large_as_asked_and_nap_keeps_them_so() -> None:
     small, usual = (work(config=replace(TINY, weight_size=size)) for size in (0.5, 1.0))
     for run in (small, usual):
         finished(run)
-    rates = [run.trainer.numbers()["effective_rate"] for run in (small, usual)]
-    assert rates[0] / rates[1] == pytest.approx(4, rel=1e-3)
+    small_norms, norms = (
+        {name: p.norm().item() for name, p in run.trainer.model.named_parameters() if p.ndim > 1}
+        for run in (small, usual)
+    )
+    shares = {name: small_norms[name] / norms[name] for name in norms}
+    expected = {"body.0.weight": 0.5, "body.4.weight": 0.5, "body.9.weight": 1.0, "head.weight": 1.0}
+    assert shares == pytest.approx(expected, rel=1e-5)
 
 
 def test_to_record_an_update_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classifier, "captured", run_and_put_back)
-    plain, graph = work(), work(graph=True)
+    config = replace(TINY, batch_size=300)  # four updates a pass; the recording makes three
+    plain, graph = work(config=config), work(config=config, graph=True)
     state = copy.deepcopy(plain.state_dict())
     rows = finished(plain)
     assert finished(graph) == rows
     graph.load_state_dict(state)
     assert finished(graph) == rows
+
+
+def test_an_update_is_recorded_anew_when_a_state_brings_other_radii(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = Mock(side_effect=run_and_put_back)
+    monkeypatch.setattr(classifier, "captured", recording)
+    run = work(graph=True)
+    for times in (1, 2):
+        run.advance()
+        run.advance()
+        assert recording.call_count == times
+        run.load_state_dict(copy.deepcopy(run.state_dict()))
 
 
 def test_the_state_of_another_network_is_refused() -> None:
@@ -194,6 +212,9 @@ def test_an_update_that_is_not_finite_is_not_made_and_ends_its_pass() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"dropout": 1.0}, "dropout must be between 0 and 0.99"),
+        ({"dropout": 0.5, "hidden": ()}, "no hidden layer; leave --dropout out"),
+        ({"weight_size": 0.0}, "weight_size must be"),
         ({"decays": (0.7, 0.5)}, "rising shares"),
         ({"decays": (0.5, 1.5)}, "rising shares"),
         ({"batch_size": 0}, "batch_size"),

@@ -9,7 +9,7 @@ from itertools import pairwise
 from torch import nn
 
 POOL = 0  # in a list of channels: a 2×2 max-pool
-HE = 2**0.5  # weights of this size keep signals, of which ReLU takes half, as they are
+HE = 2**0.5  # size of weights that keep signals, of which ReLU takes half, as they are (He et al.)
 VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
 
 
@@ -27,8 +27,8 @@ def vgg(
 
     Args:
         dropout: share of a hidden layer's units that are left out of each update.
-        size: deviation of the weights at the start, times √inputs. Norms make up for any, but projected
-            weights keep it: half of it is four times the effective rate.
+        size: deviation of the convolutions' weights at the start, times √inputs. The norms after them make
+            up for it, but projected weights keep it: half of it is four times the effective rate.
 
     >>> net = vgg((3, 32, 32), 10)
     >>> sum(isinstance(m, (nn.Conv2d, nn.Linear)) for m in net.modules())
@@ -57,7 +57,8 @@ def vgg(
     net = nn.Sequential(OrderedDict(body=nn.Sequential(*layers), head=nn.Linear(last, classes)))
     for module in net.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
-            nn.init.normal_(module.weight, std=size * module.weight[0].numel() ** -0.5)
+            times = size if isinstance(module, nn.Conv2d) else HE
+            nn.init.normal_(module.weight, std=times * module.weight[0].numel() ** -0.5)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     return net

@@ -16,9 +16,7 @@ from nap.lab.training.spread import Alone
 from nap.lab.training.watch import Watch
 from nap.weights import Role
 
-# Updates of a run. An estimate: to compile a VGG takes 30 to 40 s and saves about 1 ms an update, so about
-# 40,000 pay for it; a ResNet takes 60 to 130 s and saves about 6 ms at 64×64, so 10,000 to 20,000 do.
-WORTH_COMPILING = 20_000
+WORTH_COMPILING = 20_000  # updates of a run; a guess: it takes one to two minutes and saves milliseconds
 FOLLOWED = (Role.SCALE_INVARIANT, Role.NORMALISED)
 
 

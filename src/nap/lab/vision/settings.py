@@ -26,7 +26,7 @@ class Seeing:
     dropout: float = 0.0
     """share of a hidden layer's units that are left out of each update"""
     weight_size: float = HE
-    """deviation of the weights at the start, times √inputs; NaP keeps it, so it sets the effective rate"""
+    """deviation of the convolutions' weights at the start, times √inputs; NaP keeps it"""
     batch_size: int = 32
     """images in an update"""
     steps: int = 400_000
@@ -54,9 +54,12 @@ class Seeing:
         for name in ("batch_size", "steps", "every", "seeds"):
             check(self, name, getattr(self, name), 1)
         check(self, "learning_rate", self.learning_rate, 1e-12, 100.0)
-        for name in ("momentum", "smoothing", "dropout"):
+        for name in ("momentum", "smoothing"):
             check(self, name, getattr(self, name), 0, 1)
-        check(self, "weight_size", self.weight_size, 1e-6, 1e6)
+        check(self, "dropout", self.dropout, 0, 0.99)
+        if self.dropout and not self.hidden:
+            raise ValueError(f"dropout is {self.dropout}, but there is no hidden layer; leave --dropout out")
+        check(self, "weight_size", self.weight_size, 0.05, 20)  # beyond, eps counts
         check(self, "weight_decay", self.weight_decay, 0)
         check(self, "crop", self.crop, 0)
         if list(self.decays) != sorted(self.decays) or not all(0 < share < 1 for share in self.decays):

@@ -93,7 +93,7 @@ class Trainer(Classifier):
             self._step = self._recorded() if self._graph else self._next
         rate, device = None, self.labels.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)  # for dropout
+            torch.manual_seed(-1 - seed)  # for dropout, which need not look like the crops
             for step in range(len(order)):
                 if rate != (rate := rates(first + step)):
                     self.rate.fill_(rate)

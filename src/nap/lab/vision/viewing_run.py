@@ -61,6 +61,10 @@ class ViewingWork:
                 f"each process has a copy of this network (ddp), and not a piece of it ({crew.sharing}); "
                 "choose ddp, as is the default"
             )
+        cuda = device.type == "cuda"
+        self._graph = (cuda and crew.size == 1) if graph is None else graph
+        if self._graph and crew.size > 1:
+            raise ValueError(f"a graph is for a process that is alone, here are {crew.size}: leave it out")
         with crew.leader_first():
             found = picture_set(s.data, s.images)
         self._about, count = found.about, len(found.train)
@@ -73,8 +77,6 @@ class ViewingWork:
             Judged(found.test, looks, s.batch_size, rank=crew.rank, size=crew.size),
         )
         self._workers = workers_for(device) if workers is None else workers
-        cuda = device.type == "cuda"
-        self._graph = (cuda and crew.size == 1) if graph is None else graph
         self._a_pass = self.needed.learnt.steps
         self._interval = s.every * self._a_pass  # updates between two rows
         self.total, self.done = s.epochs * self._a_pass, 0
