@@ -16,7 +16,7 @@ from nap.lab.training.spread import Alone
 from nap.lab.training.watch import Watch
 from nap.weights import Role
 
-WORTH_COMPILING = 20_000  # updates of a run; a guess: it takes one to two minutes and saves milliseconds
+WORTH_COMPILING = 20_000  # updates of a run; a guess: it takes a minute or two and saves milliseconds
 FOLLOWED = (Role.SCALE_INVARIANT, Role.NORMALISED)
 
 
