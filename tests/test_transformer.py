@@ -14,9 +14,10 @@ from nap.weights import Role
 
 SMALL = {"blocks": 2, "heads": 2, "width": 16}
 FORMS = [
-    pytest.param({"norm": norm, "tied": tied}, id=f"{norm}-{'tied' if tied else 'untied'}")
+    pytest.param({"norm": norm, "tied": tied, "positions": positions}, id=f"{norm}-{tied}-{positions}")
     for norm in ("layer", "none")
     for tied in (False, True)
+    for positions in ("learnt", "sines")
 ]
 
 
@@ -103,3 +104,15 @@ def test_tied_networks_share_one_table() -> None:
     net = small(tied=True)
     assert net.head is None
     assert sum(isinstance(module, nn.Embedding) for module in net.modules()) == 2
+
+
+def test_sines_are_as_large_as_tokens_and_not_learnt() -> None:
+    net = small(positions="sines")
+    assert net.positions(torch.arange(12)).square().mean().item() == pytest.approx(0.5)
+    assert net.tokens.weight.square().mean().item() == pytest.approx(0.5, rel=0.2)
+    assert not list(net.positions.parameters())
+    assert not net.positions.state_dict()
+    a, b = (net.positions(torch.tensor([at, at + 5])) for at in (0, 6))
+    torch.testing.assert_close((a[0] @ a[1]), (b[0] @ b[1]))  # a distance is the same everywhere
+    with pytest.raises(ValueError, match="make it even"):
+        Transformer(32, 12, blocks=1, heads=3, width=9, positions="sines")

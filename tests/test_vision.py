@@ -18,6 +18,7 @@ import nap
 from nap.lab.data.images import load
 from nap.lab.data.splits import split
 from nap.lab.data.streams import batches
+from nap.lab.experiments.table1_cifar import DEMO, runs
 from nap.lab.models.vgg import vgg
 from nap.lab.runs import checkpoint
 from nap.lab.runs.work import NotFinite
@@ -187,6 +188,31 @@ def test_training_is_judged_on_other_images() -> None:
     assert torch.equal(torch.cat([train.pixels, test.pixels]), load("digits").pixels)
 
 
+def test_settings_can_be_chosen_without_the_images_for_tests() -> None:
+    train, _ = split("digits")
+    rest, kept = split("digits", held_out=38)
+    assert torch.equal(torch.cat([rest.pixels, kept.pixels]), train.pixels)
+    run = work(config=replace(TINY, held_out=38))
+    assert torch.equal(run._test_labels, kept.labels)
+    assert run._count == len(rest) == 1400
+    rows = finished(runs(replace(DEMO, held_out=38, steps=1))[0].start(CPU))  # type: ignore[arg-type]
+    assert rows[0]["data"] == "digits, 38 held out"  # no claim takes it for the images for tests
+    with pytest.raises(ValueError, match="of the 1438 images of digits are held out"):
+        work(config=replace(TINY, held_out=1438))
+
+
+@pytest.mark.parametrize("hidden", [(), (16,)])
+def test_the_last_map_can_be_averaged(hidden: tuple[int, ...]) -> None:
+    config = replace(TINY, channels=(4, 0, 8), hidden=hidden, mean=True)
+    body, image = config.make((1, 8, 8), 10)().get_submodule("body"), torch.randn(2, 1, 8, 8)
+    assert isinstance(body, torch.nn.Sequential)
+    at = [type(module) for module in body].index(torch.nn.Flatten)
+    maps = body[: at - 1](image)
+    assert maps.shape == (2, 8, 4, 4)
+    torch.testing.assert_close(body[: at + 1](image), maps.mean((2, 3)))
+    assert finished(work(config=config))[-1]["step"] == TINY.steps
+
+
 def test_it_learns_and_projected_weights_keep_their_norms() -> None:
     config = replace(TINY, batch_size=32, steps=132, decays=())
     run = work(NAP, config)
@@ -215,6 +241,7 @@ def test_an_update_that_is_not_finite_is_not_made_and_ends_its_pass() -> None:
         ({"dropout": 1.0}, "dropout must be between 0 and 0.99"),
         ({"dropout": 0.5, "hidden": ()}, "no hidden layer; leave --dropout out"),
         ({"weight_size": 0.0}, "weight_size must be"),
+        ({"held_out": -1}, "held_out must be"),
         ({"decays": (0.7, 0.5)}, "rising shares"),
         ({"decays": (0.5, 1.5)}, "rising shares"),
         ({"batch_size": 0}, "batch_size"),

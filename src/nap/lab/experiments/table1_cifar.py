@@ -25,10 +25,9 @@ class Cifar(Seeing):
 
 def runs(config: Cifar) -> list[Run]:
     """A run for each arm and seed."""
-    arms, tags = (
-        [arm for arm in ARMS if arm.name in config.arms],
-        {"experiment": "table1-cifar", "data": config.data},
-    )
+    arms = [arm for arm in ARMS if arm.name in config.arms]
+    data = f"{config.data}, {config.held_out} held out" if config.held_out else config.data
+    tags = {"experiment": "table1-cifar", "data": data}
     return seeded_runs(config, arms, settings_of(config, Seeing), VisionWork, tags)
 
 

@@ -1,7 +1,7 @@
 """A plain decoder-only transformer (Appendix B.3): what `nap.normalize_` gets to see in the language lab.
 
-Pre-norm blocks as in T5: no biases, ReLU, attention and a hidden layer of four times the width; positions
-are learnt. `norm="none"` leaves the residual stream without norms.
+Pre-norm blocks as in T5: no biases, ReLU, attention and a hidden layer of four times the width.
+`norm="none"` leaves the residual stream without norms.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 BackboneNorm = Literal["layer", "none"]
 Branches = Literal["unit", "share"]
+Positions = Literal["learnt", "sines"]
 
 
 class Attention(nn.Module):
@@ -51,12 +52,33 @@ class Block(nn.Module):
         return x + self.down(self.activation(self.up(self.hidden_norm(x))))
 
 
+class Sines(nn.Module):
+    """Positions → `width` sines and cosines of them, of wavelengths from 2π to 10,000 · 2π; nothing learnt.
+
+    >>> Sines(100, 8)(torch.tensor([3, 99])).square().sum(-1)
+    tensor([4., 4.])
+    """
+
+    table: Tensor
+
+    def __init__(self, length: int, width: int):
+        super().__init__()
+        if width % 2:
+            raise ValueError(f"a width of {width} cannot be halved into sines and cosines; make it even")
+        angles = torch.arange(length)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
+        self.register_buffer("table", torch.cat([angles.sin(), angles.cos()], 1), persistent=False)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return self.table[positions]
+
+
 class Transformer(nn.Module):
     """Tokens (B, L ≤ length) → logits of the next token (B, L, vocabulary).
 
     Args:
         branches: how large a branch is at the start: as the stream that it is added to, as in T5; or its
             share of one, 1/√(2·blocks), as is usual elsewhere. A projected branch keeps the size that it has.
+        positions: a table of them that is learnt, or sines (Vaswani et al.); both as large as tokens.
         tied: the output layer is the table of tokens.
         recompute: keep no activations inside blocks, compute them again in the backward pass.
 
@@ -77,12 +99,14 @@ class Transformer(nn.Module):
         width: int = 256,
         norm: BackboneNorm = "layer",
         branches: Branches = "unit",
+        positions: Positions = "learnt",
         tied: bool = False,
         recompute: bool = False,
     ):
         super().__init__()
         self.length, self.width, self.recompute = length, width, recompute
-        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        table = Sines if positions == "sines" else nn.Embedding
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), table(length, width)
         self.blocks = nn.ModuleList(Block(width, heads, norm) for _ in range(blocks))
         self.final_norm = _norm(width, norm)
         self.head = None if tied else nn.Linear(width, vocabulary, bias=False)

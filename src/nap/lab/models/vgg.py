@@ -18,6 +18,7 @@ def vgg(
     classes: int,
     *,
     channels: Sequence[int] = VGG16,
+    mean: bool = False,
     hidden: Sequence[int] = (512, 512),
     batch_norm: bool = False,
     dropout: float = 0.0,
@@ -26,6 +27,7 @@ def vgg(
     """Convolutions of so many channels each, 0 for a pooling, then hidden layers; ReLU everywhere.
 
     Args:
+        mean: the last map is averaged over all places; else it is flattened.
         dropout: share of a hidden layer's units that are left out of each update.
         size: deviation of the convolutions' weights at the start, times √inputs. The norms after them make
             up for it, but projected weights keep it: half of it is four times the effective rate.
@@ -50,6 +52,9 @@ def vgg(
         raise ValueError(
             f"images of {shape[1]}×{shape[2]} pixels are too small for {list(channels).count(POOL)} poolings"
         )
+    if mean:
+        layers.append(nn.AdaptiveAvgPool2d(1))
+        height, width = 1, 1
     layers.append(nn.Flatten())
     for a, b in pairwise((inputs * height * width, *hidden)):
         layers += [nn.Linear(a, b), nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nap.lab.models.transformer import BackboneNorm, Branches, Transformer
+from nap.lab.models.transformer import BackboneNorm, Branches, Positions, Transformer
 from nap.methods.contract import check_range as check
 
 
@@ -23,6 +23,8 @@ class Network:
     """LayerNorm on what enters each block, which all arms have; or none"""
     branches: Branches = "unit"
     """size of each branch at the start: that of the stream, or its share of it, 1/√(2·blocks)"""
+    positions: Positions = "learnt"
+    """positions of tokens: a table that is learnt, or fixed sines, with which copying is learnt sooner"""
 
     def __post_init__(self) -> None:
         for name in ("blocks", "heads", "width"):
@@ -42,6 +44,7 @@ class Network:
             width=self.width,
             norm=self.backbone_norm,
             branches=self.branches,
+            positions=self.positions,
             tied=tied,
             recompute=recompute,
         )

@@ -33,7 +33,7 @@ class VisionWork:
         self.what, self.device = what, device
         s: Seeing = what.settings
         cuda = device.type == "cuda"
-        train, test = split(s.data)
+        train, test = split(s.data, s.held_out)
         mean, std = train.statistics()
         images, self._test = (
             Crops.of(part.pixels.to(device), mean, std, edge=s.crop, flip=s.flip) for part in (train, test)

@@ -17,8 +17,12 @@ class Seeing:
 
     data: str = "cifar10"
     """images: cifar10, mnist, fashion-mnist or digits"""
+    held_out: int = 0
+    """training images that are kept back and judged on, in place of the test images: to choose settings by"""
     channels: tuple[int, ...] = VGG16
     """channels of each convolution; 0 is a pooling"""
+    mean: bool = False
+    """what the last convolution sees is averaged over all places; else it is flattened"""
     hidden: tuple[int, ...] = (512, 512)
     """units of each hidden layer after them"""
     batch_norm: bool = True
@@ -61,7 +65,8 @@ class Seeing:
             raise ValueError(f"dropout is {self.dropout}, but there is no hidden layer; leave --dropout out")
         check(self, "weight_size", self.weight_size, 0.05, 20)  # beyond, eps counts
         check(self, "weight_decay", self.weight_decay, 0)
-        check(self, "crop", self.crop, 0)
+        for name in ("crop", "held_out"):
+            check(self, name, getattr(self, name), 0)
         if list(self.decays) != sorted(self.decays) or not all(0 < share < 1 for share in self.decays):
             raise ValueError(f"decays are {self.decays}; write rising shares between 0 and 1, as in 0.5 0.75")
 
@@ -71,6 +76,7 @@ class Seeing:
             shape,
             classes,
             channels=self.channels,
+            mean=self.mean,
             hidden=self.hidden,
             batch_norm=self.batch_norm,
             dropout=self.dropout,
