@@ -236,3 +236,18 @@ def test_networks_take_images_of_any_shape(shape: tuple[int, int, int], pool_eve
 def test_images_that_pooling_would_use_up_are_refused() -> None:
     with pytest.raises(ValueError, match="8×8 pixels are too small for 4 poolings"):
         cnn((1, 8, 8), 10, channels=(2,) * 4, pool_every=1)
+
+
+ONE_NETWORK_A_RUN = ("strings", "induction", "table1-language", "table1-cifar", "table1-imagenet", "fig3")
+
+
+@pytest.mark.parametrize("name", ONE_NETWORK_A_RUN)
+def test_seeds_can_be_added_where_each_is_a_run(name: str) -> None:
+    """What was run of fewer seeds is taken up, not refused: its folder asks for the same settings."""
+    experiment = experiments([name])[name]
+    few, more = (
+        {run.name: run.config for run in experiment.runs(replace(experiment.scales["demo"], seeds=seeds))}
+        for seeds in (1, 2)
+    )
+    assert len(few) < len(more)
+    assert few == {run: more[run] for run in few}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,7 +29,11 @@ def seeded_runs(
     prefix: str = "",
     spreads: bool = False,
 ) -> list[Run]:
-    """A run for each arm and each of the config's seeds."""
+    """A run for each arm and each of the config's seeds.
+
+    How many seeds there are says nothing of one of them: more can be asked for later, in the same folder.
+    """
+    settings = replace(settings, seeds=1)
     whats = [NetworkRun(arm, settings, seed, tags) for arm in arms for seed in range(config.seeds)]
     return [
         Run(f"{prefix}{slug(what.arm.name)}-seed-{what.seed}", what, partial(work, what), spreads)
