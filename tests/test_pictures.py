@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,12 @@ from PIL import Image
 
 from nap.lab.data.picture_folders import FolderPictures, in_folders
 from nap.lab.data.picture_sets import picture_set, stand_in
-from nap.lab.data.picture_shards import in_shards
+from nap.lab.data.picture_shards import in_shards, packed
 from nap.lab.data.pictures import BrokenImage, seen
+from nap.lab.data.shard_files import all_shards
 from nap.lab.data.splits import split
 from nap.lab.data.store import DataMissing
-from small_pictures import CLASSES, write_folders, write_shards
+from small_pictures import CLASSES, shard_rows, write_folders, write_shards
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +75,140 @@ def test_shards_are_packed_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     again, _ = in_shards(tmp_path / "hub")
     assert capsys.readouterr().err == ""
     assert again.fingerprint == first.fingerprint
-    assert len(list((tmp_path / "home" / "packed").iterdir())) == 2, "nothing half-made is left"
+    assert len(packs(tmp_path)) == 2, "nothing half-made is left"
+
+
+def packs(tmp_path: Path) -> list[Path]:
+    """Folders with packed shards, half-made ones among them."""
+    return sorted(path for path in (tmp_path / "home" / "packed").iterdir() if path.is_dir())
+
+
+def replace_(file: Path, content: bytes) -> None:
+    """Another file in its place: as large, and of another time."""
+    assert len(content) == file.stat().st_size
+    later = file.stat().st_mtime_ns + 1_000_000
+    file.write_bytes(content)
+    os.utime(file, ns=(later, later))
+
+
+def test_a_shard_that_was_replaced_is_packed_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = write_shards(tmp_path / "hub")["train-00000-of-00002"]
+    first, _ = in_shards(tmp_path / "hub")
+    before = packs(tmp_path)[0]
+    assert capsys.readouterr().err.count("older") == 0
+    rows[1]["label"], rows[2]["label"] = rows[2]["label"], rows[1]["label"]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "swapped", row_group_size=3)
+    replace_(tmp_path / "hub" / "data" / "train-00000-of-00002.parquet", (tmp_path / "swapped").read_bytes())
+    second, _ = in_shards(tmp_path / "hub")
+    assert second.labels[:7].tolist() == [row["label"] for row in rows] != first.labels[:7].tolist()
+    assert second.fingerprint != first.fingerprint, "the images are the same, and so are their places"
+    assert f"{before} is of older ones, delete it if no run uses it" in capsys.readouterr().err
+
+
+def test_a_broken_image_in_a_shard_is_mended_by_a_good_shard(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = write_shards(tmp_path / "hub")["train-00001-of-00002"]
+    shard = tmp_path / "hub" / "data" / "train-00001-of-00002.parquet"
+    parquet.write_table(pa.Table.from_pylist(rows), shard, compression="none")
+    good, image = shard.read_bytes(), rows[1]["image"]["bytes"]
+    replace_(shard, good.replace(image, bytes(4) + image[4:]))
+    train, _ = in_shards(tmp_path / "hub")
+    with pytest.raises(BrokenImage) as caught:
+        seen(train, 8, whole, 8)
+    assert str(caught.value).startswith(f"row 1 of {shard} (packed in ")
+    pack = Path(train.name(8).partition("packed in ")[2][:-1]).parent
+    assert str(caught.value).endswith(
+        f"fetch that shard again or, if it is good, delete {pack}; it is packed anew"
+    )
+    replace_(shard, good)
+    train, _ = in_shards(tmp_path / "hub")
+    assert train.encoded(8) == image
+    assert seen(train, 8, whole, 8).shape == (8, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "reason"),
+    [
+        ("images.bin", lambda path: os.truncate(path, 100), r"images.bin has 100 of [\d,]+ bytes"),
+        ("images.bin", Path.unlink, "images.bin is missing"),
+        ("index.npz", Path.unlink, "index.npz is missing"),
+        ("index.npz", lambda path: os.truncate(path, 0), "index.npz cannot be read"),
+        ("index.npz", lambda path: os.truncate(path, 200), "index.npz cannot be read"),
+        ("index.npz", lambda path: path.write_bytes(b"<html>" * 99), "index.npz cannot be read"),
+    ],
+)
+def test_a_damaged_pack_is_packed_anew(
+    tmp_path: Path, file: str, damage: Any, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyarrow")
+    write_shards(tmp_path / "hub")
+    first, _ = in_shards(tmp_path / "hub")
+    damage(packs(tmp_path)[0] / file)
+    capsys.readouterr()
+    again, _ = in_shards(tmp_path / "hub")
+    said = capsys.readouterr().err
+    assert re.search(rf"packed/train-\w+ is damaged \({reason}\) and is made anew\npacking 2 train", said)
+    assert again.fingerprint == first.fingerprint
+    assert [again.encoded(n) for n in range(12)] == [first.encoded(n) for n in range(12)]
+
+
+def test_a_pack_is_on_disk_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    write_shards(tmp_path / "hub")
+    synced: list[int] = []
+
+    def noted(handle: int) -> None:
+        assert all(path.suffix == ".part" for path in packs(tmp_path) if path.name.startswith("train-"))
+        synced.append(os.fstat(handle).st_size)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    packed(all_shards(tmp_path / "hub", "train"), "train")
+    assert synced == [(packs(tmp_path)[0] / name).stat().st_size for name in ("images.bin", "index.npz")]
+
+
+def test_all_shards_must_be_there(tmp_path: Path) -> None:
+    def found(*names: str) -> int:
+        for old in tmp_path.glob("*.parquet"):
+            old.unlink()
+        for name in names:
+            (tmp_path / f"{name}.parquet").touch()
+        return len(all_shards(tmp_path, "train"))
+
+    assert found("train-0000-of-0002", "train-0001-of-0002") == 2
+    assert found("train-0000-of-0002-6cf8a", "train-0001-of-0002-90ba1") == 2, "as older exports name them"
+    assert found("train-1-of-2", "train-2-of-2") == 2, "some count from 1"
+    assert found("train-first", "train-second") == 2, "these names do not say of how many"
+    for names, message in (
+        (
+            ["train-0000-of-0003", "train-0002-of-0003"],
+            "2 of 3 train shards; fetch train-0001-of-0003.parquet",
+        ),
+        (["train-2-of-2"], "1 of 2 train shards; fetch train-1-of-2.parquet"),
+        (
+            ["train-0-of-1", "train-0-of-1-6cf8a"],
+            "twice, train-0-of-1-6cf8a.parquet and train-0-of-1.parquet",
+        ),
+        (
+            ["train-0-of-1", "train-0-of-2", "train-1-of-2"],
+            "two exports, train-0-of-1.parquet and train-0-of-2",
+        ),
+        ([], r"no shards train-\*.parquet"),
+    ):
+        with pytest.raises(DataMissing, match=message):
+            found(*names)
+
+
+def test_nothing_is_packed_before_all_shards_are_there(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    write_shards(tmp_path / "hub")
+    (tmp_path / "hub" / "data" / "validation-00000-of-00001.parquet").unlink()
+    with pytest.raises(DataMissing, match=r"has no shards validation-\*.parquet"):
+        picture_set("imagenet", str(tmp_path / "hub"))
+    (tmp_path / "hub" / "data" / "train-00001-of-00002.parquet").unlink()
+    with pytest.raises(DataMissing, match=r"hub.data has 1 of 2 train shards; fetch train-00001-of-00002"):
+        picture_set("imagenet", str(tmp_path / "hub"))
+    assert not (tmp_path / "home").exists()
 
 
 def test_shards_that_are_wrong_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,20 +221,18 @@ def test_shards_that_are_wrong_are_named(tmp_path: Path, monkeypatch: pytest.Mon
             parquet.write_table(pa.Table.from_pylist(list(columns)), shard)
         with pytest.raises(DataMissing, match=message):
             in_shards(tmp_path / "hub")
-        assert list((tmp_path / "home" / "packed").iterdir()) == []
+        assert packs(tmp_path) == []
 
     refused(r"00001-of-00002.parquet has the columns pixels, label; expected", {"pixels": 1, "label": 1})
     refused(r"row 0 of .* has no bytes", {"image": {"bytes": None, "path": "x"}, "label": 1})
     refused(r"row 0 of .* has the label -1", {"image": {"bytes": b"x", "path": "x"}, "label": -1})
+    for path in shard.parent.glob("train-*"):  # of the same columns, and no rows
+        parquet.write_table(pa.Table.from_pylist(shard_rows(1, 1)).slice(1), path)
+    refused(r"00000-of-00002.parquet and the shards after it have no rows")
     shard.write_bytes(b"nothing")
     refused(r"00001-of-00002.parquet cannot be read")
     monkeypatch.setattr("shutil.disk_usage", lambda path: Room())
     refused("needs .* bytes and has 5; make room")
-    monkeypatch.undo()
-    (tmp_path / "hub" / "data" / "validation-00000-of-00001.parquet").unlink()
-    shard.unlink()
-    with pytest.raises(DataMissing, match=r"has no shards validation-\*.parquet"):
-        in_shards(tmp_path / "hub")
 
 
 class Room:
@@ -153,6 +288,37 @@ def test_images_of_other_kinds_become_red_green_and_blue(tmp_path: Path, mode: s
     assert np.abs(found.astype(int) - 204).max() <= 2
 
 
+@pytest.mark.parametrize("ending", ["bmp", "jfif", "pgm", "PPM", "tif", "tiff", "WebP"])
+def test_images_in_files_of_other_kinds_are_read(tmp_path: Path, ending: str) -> None:
+    kind = {"jfif": "JPEG", "pgm": "PPM", "tif": "TIFF"}.get(ending, ending)
+    for part in ("train", "val"):
+        (tmp_path / part / "one").mkdir(parents=True)
+        image = Image.new("L" if ending == "pgm" else "RGB", (9, 7), "#cccccc")
+        image.save(tmp_path / part / "one" / f"x.{ending}", kind.upper())
+    found = seen(in_folders(tmp_path)[0], 0, whole, 5)
+    assert np.abs(found.astype(int) - 204).max() <= 2
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("png", "I;16"), ("tif", "I;16"), ("tif", "I"), ("tif", "F")])
+def test_more_than_8_bits_are_refused(tmp_path: Path, kind: str, mode: str) -> None:
+    for part in ("train", "val"):
+        (tmp_path / part / "one").mkdir(parents=True)
+        Image.new(mode, (9, 7), 1000).save(tmp_path / part / "one" / f"x.{kind}")
+    with pytest.raises(BrokenImage, match=rf"x.{kind} .*\(its levels have more than 8 bits.*write it with 8"):
+        seen(in_folders(tmp_path)[0], 0, whole, 5)
+
+
+@pytest.mark.parametrize("data", ["digits", "imagenet"])
+def test_without_pillow_it_is_said_before_anything_is_done(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(write_folders(tmp_path / "set")) if data == "imagenet" else ""
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(DataMissing, match=r"Pillow, which is not installed: pip install .*\[imagenet\]"):
+        picture_set(data, folder)
+    assert not (tmp_path / "home").exists()
+
+
 @pytest.mark.parametrize("damage", ["cut short", "empty", "no image", "gone"])
 def test_a_broken_image_names_itself(tmp_path: Path, damage: str) -> None:
     train, _ = in_folders(write_folders(tmp_path))
@@ -185,6 +351,9 @@ def test_folders_that_are_wrong_are_named_with_the_way_out(tmp_path: Path) -> No
     refused("the class folder .*fox has no image")
     (extra / "1.png").write_bytes((val / "cat" / "101.PNG").read_bytes())
     refused("train has 3 class folders and val 4, and fox is in val alone")
+    (val / "dog" / "extra.GIF").write_bytes(b"GIF89a")
+    refused(r"dog.extra.GIF is of a kind that is not read .*write it as PNG, or take it out")
+    (val / "dog" / "extra.GIF").unlink()
     (val / "cat" / "100.JPEG").rename(val / "100.JPEG")
     refused(r"val holds 1 loose images: .*move each into a folder of its class.*valprep.sh")
     for path in sorted(val.rglob("*"), reverse=True):
@@ -210,7 +379,8 @@ def test_stand_ins_are_written_once_and_hold_the_images(tmp_path: Path) -> None:
     written = stand_in("digits").stat().st_mtime_ns
     assert picture_set("digits").train.fingerprint == found.train.fingerprint
     assert stand_in("digits").stat().st_mtime_ns == written
-    assert [folder.name for folder in (tmp_path / "home" / "stand-ins").iterdir()] == ["digits-32"]
+    left = {path.name for path in (tmp_path / "home" / "stand-ins").iterdir()}
+    assert left == {"digits-32", "digits-32.lock"}
 
 
 def test_class_folders_are_the_classes(tmp_path: Path) -> None:

@@ -1,29 +1,73 @@
-"""Folders that are made once: whole, or not at all, whoever else makes the same one at the same time."""
+"""Folders that are made once: whole, or not at all, by one process while the others wait for it."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
-from tempfile import mkdtemp
+from uuid import uuid4
+
+from nap.lab.data.store import DataMissing
 
 
-def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
+def made_once(
+    folder: Path, make: Callable[[Path], None], *, damage: Callable[[Path], str] = lambda folder: ""
+) -> Path:
     """`folder`; where it is not there yet, `make` fills an empty one, which then takes its place.
 
-    One that was killed leaves its half beside it, FOLDER.….part, which nobody needs.
+    `damage` says in words what is wrong with a folder that is there, "" for nothing; such a one is made anew.
+    Whoever makes it holds FOLDER.lock, which the system gives back when its owner dies, however it dies.
     """
-    if folder.is_dir():
+    if folder.is_dir() and not damage(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(mkdtemp(prefix=f"{folder.name}.", suffix=".part", dir=folder.parent))
-    try:
-        make(aside)
+    with _alone(folder):
+        if folder.is_dir():  # another process made it meanwhile, or it is damaged
+            if not (reason := damage(folder)):
+                return folder
+            print(f"{folder} is damaged ({reason}) and is made anew", file=sys.stderr)
+            shutil.rmtree(folder)
+        for killed in folder.parent.glob(f"{escape(folder.name)}.*.part"):  # nobody else makes one now
+            shutil.rmtree(killed, ignore_errors=True)
+        aside = folder.with_name(f"{folder.name}.{uuid4().hex}.part")
         try:
+            aside.mkdir()
+            make(aside)
             aside.replace(folder)
-        except OSError:
-            if not folder.is_dir():  # else another process was faster, with the same content
-                raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
     return folder
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time. The lock's file stays: to remove it would race with one that is opening it."""
+    lock = folder.with_name(f"{folder.name}.lock")
+    handle = -1
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        _lock(handle, folder)
+    except OSError as error:
+        if handle >= 0:
+            os.close(handle)
+        raise DataMissing(
+            f"{folder} cannot be made: {lock} cannot be locked ({error.strerror}); choose another place, "
+            "on a local disk perhaps, with the environment variable NAP_DATA"
+        ) from error
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, folder: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"another process is making {folder}; waiting for it", file=sys.stderr)
+        fcntl.flock(handle, fcntl.LOCK_EX)

@@ -10,7 +10,8 @@ import numpy as np
 
 from nap.lab.data.store import DataMissing
 
-ENDINGS = (".jpeg", ".jpg", ".png")
+ENDINGS = (".bmp", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+NOT_READ = (".avif", ".gif", ".heic", ".heif", ".jp2", ".jxl")  # not by every Pillow, or they move
 FLAT = (
     "its images lie in one folder, without their classes: move each into a folder of its class, named as in "
     "train (for ImageNet, ILSVRC2012_validation_ground_truth.txt and meta.mat of the development kit say "
@@ -45,6 +46,10 @@ class FolderPictures:
 
     def name(self, number: int) -> str:
         return str(self.path(number))
+
+    @property
+    def mending(self) -> str:
+        return "put a good copy in its place, or take it out and begin anew with --force"
 
     @property
     def fingerprint(self) -> str:
@@ -83,8 +88,13 @@ def _class_names(folder: Path) -> list[str]:
 
 
 def _images(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.name.lower().endswith(ENDINGS))
+    found = sorted(os.listdir(folder))
+    names = [name for name in found if name.lower().endswith(ENDINGS)]
+    if other := next((name for name in found if name.lower().endswith(NOT_READ)), None):
+        raise DataMissing(
+            f"{folder / other} is of a kind that is not read ({', '.join(NOT_READ)}); "
+            "write it as PNG, or take it out"
+        )
     if not names:
         raise DataMissing(
             f"the class folder {folder} has no image ({', '.join(ENDINGS)}); fill it, or remove it"

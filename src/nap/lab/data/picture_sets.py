@@ -8,8 +8,9 @@ from pathlib import Path
 from nap.lab.data.images import Images
 from nap.lab.data.once import made_once
 from nap.lab.data.picture_folders import in_folders
-from nap.lab.data.picture_shards import in_shards, shards
+from nap.lab.data.picture_shards import in_shards
 from nap.lab.data.pictures import Pictures, imaging
+from nap.lab.data.shard_files import shards
 from nap.lab.data.splits import split
 from nap.lab.data.store import DataMissing, data_home
 
@@ -34,6 +35,7 @@ class PictureSet:
 
 def picture_set(data: str, folder: str = "") -> PictureSet:
     """ImageNet, from `folder` or from the data home; or a stand-in, written there as files the first time."""
+    imaging()  # without Pillow this fails here, and not in a process that decodes
     if data in STAND_INS:
         return PictureSet(f"{data} (stand-in)", *in_folders(stand_in(data)))
     where = Path(folder).expanduser() if folder else data_home() / IMAGENET

@@ -7,31 +7,29 @@ are packed once: the images as they are, one after the other, in one file, with 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from nap.lab.data.once import made_once
+from nap.lab.data.shard_files import all_shards, rows
 from nap.lab.data.store import DataMissing, data_home
 
 IMAGES, INDEX = "images.bin", "index.npz"
-AT_ONCE = 256  # rows read from a shard together
 
 
 class ShardPictures:
-    """The images of one split, from the folder into which `packed` put them."""
+    """The images of one split, from these shards, and the folder into which `packed` put them."""
 
-    def __init__(self, folder: Path):
-        self._file = folder / IMAGES
-        with np.load(folder / INDEX) as index:
-            self.labels = index["labels"]
-            self._starts, self._firsts = index["starts"], index["firsts"]
-            self._shards = index["shards"].tolist()
+    def __init__(self, folder: Path, files: Sequence[Path]):
+        self._file, self._shards = folder / IMAGES, list(files)
+        index = _index(folder)
+        self.labels, self._starts, self._firsts = index["labels"], index["starts"], index["firsts"]
         self.classes = int(self.labels.max()) + 1
 
     def __len__(self) -> int:
@@ -48,27 +46,20 @@ class ShardPictures:
         return f"row {number - self._firsts[shard]} of {self._shards[shard]} (packed in {self._file})"
 
     @property
+    def mending(self) -> str:
+        return f"fetch that shard again or, if it is good, delete {self._file.parent}; it is packed anew"
+
+    @property
     def fingerprint(self) -> str:
         digest = hashlib.sha256(self.labels.tobytes())
         digest.update(self._starts.tobytes())
         return digest.hexdigest()
 
 
-def shards(folder: Path, split: str) -> list[Path]:
-    """The parquet files of a split, here or in data/."""
-    found = (sorted(where.glob(f"{split}-*.parquet")) for where in (folder, folder / "data"))
-    return next((files for files in found if files), [])
-
-
 def in_shards(folder: Path) -> tuple[ShardPictures, ShardPictures]:
     """The images of the train and validation shards, packed if they are not yet."""
-    parts = []
-    for split in ("train", "validation"):
-        files = shards(folder, split)
-        if not files:
-            raise DataMissing(f"{folder} has no shards {split}-*.parquet; put them beside the others")
-        parts.append(ShardPictures(packed(files, split)))
-    train, validation = parts
+    files = {split: all_shards(folder, split) for split in ("train", "validation")}
+    train, validation = (ShardPictures(packed(of, split), of) for split, of in files.items())
     if validation.classes > train.classes:
         raise DataMissing(
             f"{folder}: the validation shards have a class {validation.classes - 1}, and the train shards "
@@ -78,28 +69,67 @@ def in_shards(folder: Path) -> tuple[ShardPictures, ShardPictures]:
 
 
 def packed(files: Sequence[Path], split: str) -> Path:
-    """The folder below the data home that holds the images of these shards; it is made where need be."""
-    sizes = [file.stat().st_size for file in files]
-    key = hashlib.sha256(repr([(f.name, size) for f, size in zip(files, sizes, strict=True)]).encode())
-    home = data_home() / "packed"
-    folder = home / f"{split}-{key.hexdigest()[:16]}"
-    if folder.is_dir():
-        return folder
-    home.mkdir(parents=True, exist_ok=True)
-    if (free := shutil.disk_usage(home).free) < sum(sizes):
-        raise DataMissing(
-            f"the {split} shards are packed into {home}, which needs {sum(sizes):,} bytes and has {free:,}; "
-            "make room, choose another place with the environment variable NAP_DATA, or unpack the shards "
-            "yourself into train/CLASS/*.JPEG and val/CLASS/*.JPEG"
-        )
-    print(f"packing {len(files)} {split} shards into {folder}, once", file=sys.stderr)
+    """The folder below the data home that holds the images of these shards; it is made where need be.
+
+    A shard that was replaced, as its size or time of change tells, is another one.
+    """
+    found = [file.stat() for file in files]
+    stamps = [(f.name, s.st_size, s.st_mtime_ns) for f, s in zip(files, found, strict=True)]
+    key = hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
+    folder = data_home() / "packed" / f"{split}-{key}"
+    size = sum(of.st_size for of in found)
 
     def fill(empty: Path) -> None:
+        older = (f"; {path} is of older ones, delete it if no run uses it" for path in _older(folder, files))
+        old = "".join(older)
+        if (free := shutil.disk_usage(empty).free) < size:
+            raise DataMissing(
+                f"the {split} shards are packed into {folder.parent}, which needs {size:,} bytes and has "
+                f"{free:,}; make room, choose another place with the environment variable NAP_DATA, or "
+                f"unpack the shards yourself into train/CLASS/*.JPEG and val/CLASS/*.JPEG{old}"
+            )
+        print(f"packing {len(files)} {split} shards into {folder}, once{old}", file=sys.stderr)
         with (empty / IMAGES).open("wb") as out:
             index = _pack(files, out)
-        np.savez(empty / INDEX, **index)
+            _to_disk(out)
+        with (empty / INDEX).open("wb") as out:
+            np.savez(out, **index)
+            _to_disk(out)
 
-    return made_once(folder, fill)
+    return made_once(folder, fill, damage=_damage)
+
+
+def _older(folder: Path, files: Sequence[Path]) -> list[Path]:
+    """Folders that were packed from the same shards, as these were before."""
+    split = folder.name.partition("-")[0]
+    beside = [path for path in folder.parent.glob(f"{split}-*") if os.access(path / INDEX, os.R_OK)]
+    names = [str(file.absolute()) for file in files]
+    return sorted(path for path in beside if not _damage(path) and _index(path)["shards"].tolist() == names)
+
+
+def _damage(folder: Path) -> str:
+    """What is wrong with a folder that `packed` made, "" for nothing."""
+    try:
+        index, size = _index(folder), (folder / IMAGES).stat().st_size
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except OSError:  # of the disk or the network, which says nothing about the folder
+        raise
+    except Exception:  # a torn index raises EOFError, BadZipFile, ValueError and more
+        return f"{INDEX} cannot be read"
+    expected = int(index["starts"][-1])
+    return "" if size == expected else f"{IMAGES} has {size:,} of {expected:,} bytes"
+
+
+def _index(folder: Path) -> dict[str, Any]:
+    with (folder / INDEX).open("rb") as file, np.load(file) as index:
+        return {name: index[name] for name in ("labels", "starts", "firsts", "shards")}
+
+
+def _to_disk(file: BinaryIO) -> None:
+    """So that after a power cut the folder is not there with half of this in it."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _pack(files: Sequence[Path], out: BinaryIO) -> dict[str, Any]:
@@ -107,7 +137,7 @@ def _pack(files: Sequence[Path], out: BinaryIO) -> dict[str, Any]:
     labels: list[int] = []
     for file in files:
         firsts.append(len(labels))
-        for image, label in _rows(file):
+        for image, label in rows(file):
             if not image:
                 raise DataMissing(
                     f"row {len(labels) - firsts[-1]} of {file} has no bytes of an image, only a path; "
@@ -121,41 +151,11 @@ def _pack(files: Sequence[Path], out: BinaryIO) -> dict[str, Any]:
             out.write(image)
             starts.append(starts[-1] + len(image))
             labels.append(label)
+    if not labels:
+        raise DataMissing(f"{files[0]} and the shards after it have no rows; fetch them again")
     return {
         "starts": np.array(starts, np.int64),
         "labels": np.array(labels, np.int64),
         "firsts": np.array(firsts, np.int64),
-        "shards": np.array([str(file) for file in files]),
+        "shards": np.array([str(file.absolute()) for file in files]),
     }
-
-
-def _rows(file: Path) -> Iterator[tuple[bytes | None, int | None]]:
-    arrow, parquet = _pyarrow()
-    try:
-        with parquet.ParquetFile(file) as shard:
-            schema = shard.schema_arrow
-            kinds = {
-                name: str(schema.field(name).type) for name in ("image", "label") if name in schema.names
-            }
-            if "label" not in kinds or "bytes" not in kinds.get("image", ""):
-                raise DataMissing(
-                    f"{file} has the columns {', '.join(schema.names)}; expected image, with bytes and "
-                    "path in it, and label"
-                )
-            for batch in shard.iter_batches(AT_ONCE, columns=["image", "label"]):
-                images, labels = batch.column("image").field("bytes"), batch.column("label")
-                yield from zip(images.to_pylist(), labels.to_pylist(), strict=True)
-    except (arrow.ArrowException, OSError) as error:
-        raise DataMissing(
-            f"{file} cannot be read ({' '.join(str(error).split())}); fetch it again"
-        ) from error
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        return import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise DataMissing(
-            "parquet shards are read with pyarrow, which is not installed: "
-            "pip install 'normalize-and-project[imagenet]'"
-        ) from error

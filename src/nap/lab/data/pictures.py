@@ -31,10 +31,14 @@ class Pictures(Protocol):
         """How many images there are."""
 
     def encoded(self, number: int) -> bytes:
-        """An image as its file has it: JPEG, PNG."""
+        """An image as its file has it: JPEG, PNG and so on."""
 
     def name(self, number: int) -> str:
         """Where that image lies, for a person."""
+
+    @property
+    def mending(self) -> str:
+        """What to do about an image that cannot be read, for a person."""
 
     @property
     def fingerprint(self) -> str:
@@ -50,6 +54,8 @@ def seen(pictures: Pictures, number: int, box_of: Callable[[int, int], Box], siz
     pillow = imaging()
     with _named(pictures, number):
         image = pillow.open(io.BytesIO(pictures.encoded(number)))
+        if image.mode.startswith(("I", "F")):  # Pillow would cut their levels off at 255
+            raise ValueError(f"its levels have more than 8 bits, {image.mode} in Pillow: write it with 8")
         width, height = image.size
     left, top, right, bottom = box_of(width, height)
     with _named(pictures, number):
@@ -79,6 +85,5 @@ def _named(pictures: Pictures, number: int) -> Iterator[None]:
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error and more
         reason = " ".join(str(error).split()) or type(error).__name__
         raise BrokenImage(
-            f"{pictures.name(number)} cannot be read as an image ({reason}); "
-            "put a good copy in its place, or take it out and begin anew with --force"
+            f"{pictures.name(number)} cannot be read as an image ({reason}); {pictures.mending}"
         ) from error
