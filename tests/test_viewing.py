@@ -13,6 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from crews import CPU, both
@@ -33,7 +34,7 @@ from nap.lab.vision.looks import Looks, middle_box, random_box
 from nap.lab.vision.viewing import Viewing
 from nap.lab.vision.viewing_run import ViewingWork, prepared
 from recordings import run_and_put_back
-from small_pictures import write_folders, write_shards
+from small_pictures import picture, write_folders, write_shards
 
 Row = dict[str, Any]
 TINY = Viewing(
@@ -75,24 +76,26 @@ def boxes(width: int, height: int, smallest: float, count: int = 4000) -> np.nda
     return np.array([random_box(width, height, draws=draws, smallest=smallest) for _ in range(count)])
 
 
-def test_random_parts_have_the_areas_shapes_and_places_that_they_should() -> None:
-    left, top, right, bottom = boxes(1000, 1000, 0.08).T
+@pytest.mark.parametrize("smallest", [0.08, 0.25])
+def test_random_parts_have_the_areas_shapes_and_places_that_they_should(smallest: float) -> None:
+    left, top, right, bottom = boxes(1000, 1000, smallest).T
     assert left.min() >= 0
     assert top.min() >= 0
     assert max(right.max(), bottom.max()) <= 1000
     width, height = right - left, bottom - top
     share, shape = width * height / 1e6, np.log(width / height) / np.log(4 / 3)
-    assert share.min() > 0.079
+    assert share.min() > smallest - 0.001
     assert np.abs(shape).max() < 1.02
     always_fit = share < 0.5  # of these none is left out for its shape
     quantiles = np.linspace(0.1, 0.9, 9)
-    np.testing.assert_allclose(np.quantile(share[always_fit], quantiles), 0.08 + 0.42 * quantiles, atol=0.02)
+    shares = smallest + (0.5 - smallest) * quantiles
+    np.testing.assert_allclose(np.quantile(share[always_fit], quantiles), shares, atol=0.02)
     np.testing.assert_allclose(np.quantile(shape[always_fit], quantiles), 2 * quantiles - 1, atol=0.1)
     for place, room in ((left, 1000 - width), (top, 1000 - height)):
         np.testing.assert_allclose(
             np.quantile(place[always_fit] / room[always_fit], quantiles), quantiles, atol=0.05
         )
-    assert np.mean(always_fit) > 0.42 / 0.92, "large ones are left out more often"
+    assert np.mean(always_fit) > (0.5 - smallest) / (1 - smallest), "large ones are left out more often"
 
 
 @pytest.mark.parametrize(("width", "height"), [(1000, 10), (10, 1000)])
@@ -115,6 +118,33 @@ def test_half_of_the_images_are_mirrored(images: str) -> None:
     assert 75 < mirrored < 125
 
 
+def test_to_be_judged_an_image_is_scaled_and_its_middle_is_seen(images: str) -> None:
+    _, val = in_folders(Path(images))
+    val.path(1).write_bytes(picture(0, 1, "PNG", width=48, height=32))
+    with Image.open(val.path(1)) as image:
+        expected = image.resize((24, 16), Image.Resampling.BILINEAR).crop((8, 4, 16, 12))
+    found = Looks(0, size=8, resize=16, smallest=0.5, flip=True).plain(val, 1)
+    np.testing.assert_array_equal(found, np.asarray(expected))
+
+
+def test_the_smallest_part_may_be_all_of_an_image(images: str) -> None:
+    train, _ = in_folders(Path(images))
+    train.path(1).write_bytes(picture(0, 1, "PNG", width=32, height=32))
+    looks = Looks(0, size=8, resize=8, smallest=1.0, flip=False)
+    for epoch in range(5):
+        np.testing.assert_array_equal(looks.drawn(train, 1, epoch), looks.plain(train, 1))
+        assert not np.array_equal(replace(looks, smallest=0.2).drawn(train, 1, epoch), looks.plain(train, 1))
+
+
+def test_levels_are_standardised_as_is_usual_for_imagenet() -> None:
+    pixels = torch.arange(2 * 4 * 5 * 3, dtype=torch.uint8).view(2, 4, 5, 3)
+    found = prepared(pixels)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    usual = ((0.485, 0.229), (0.456, 0.224), (0.406, 0.225))  # red, green, blue, of levels from 0 to 1
+    for channel, (mean, std) in enumerate(usual):
+        torch.testing.assert_close(found[:, channel], (pixels[..., channel] / 255 - mean) / std)
+
+
 # a run
 
 
@@ -135,12 +165,12 @@ def test_an_update_is_what_one_does_by_hand(images: str) -> None:
     """PyTorch's plain SGD on the batches of the files, and a projection after each step."""
     import nap
 
-    config = replace(TINY, images=images, epochs=1, every=1, warm_up=0.0)
+    config = replace(TINY, images=images, epochs=1, every=1, warm_up=0.0, weight_decay=0.5)
     run = work(config)
     model = copy.deepcopy(run.trainer.model).train()
     projector = nap.Projector(model)
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": 1e-4},
+        {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": 0.5},
         {"params": [p for p in model.parameters() if p.ndim < 2]},
     ]
     optimizer = torch.optim.SGD(groups, lr=1.0, momentum=0.9, nesterov=True)
@@ -149,7 +179,7 @@ def test_an_update_is_what_one_does_by_hand(images: str) -> None:
         assert not isinstance(batch, str)
         pixels, labels = batch
         for group in optimizer.param_groups:
-            group["lr"] = 0.05 * (1 + np.cos(np.pi * (step + 1) / A_PASS))
+            group["lr"] = 0.05 * (1 + np.cos(np.pi * step / A_PASS))
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(prepared(pixels)), labels, label_smoothing=0.1).backward()
         optimizer.step()
@@ -159,6 +189,18 @@ def test_an_update_is_what_one_does_by_hand(images: str) -> None:
         model.state_dict().items(), run.trainer.model.state_dict().values(), strict=True
     ):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_row_is_about_the_updates_since_the_last_one(images: str) -> None:
+    config = replace(TINY, images=images, epochs=5)
+    each, rows = finished(work(replace(config, every=1))), finished(work(config))
+    assert [row["epoch"] for row in rows] == [2, 4, 5]
+    for name in ("accuracy", "loss"):
+        one, two, three, four, five = (row[name] for row in each)
+        means = [(one + two) / 2, (three + four) / 2, five]
+        assert [row[name] for row in rows] == pytest.approx(means, rel=1e-5), name
+    assert rows[-1]["learning_rate"] > 0
+    assert rows[-1]["effective_rate"] > 0
 
 
 def test_a_run_goes_on_in_the_middle_of_an_epoch_and_reads_only_what_is_left(
@@ -215,10 +257,11 @@ def test_the_workers_of_a_run_are_there_from_its_first_update_to_its_last_row(im
     assert workers == [workers[0]] * 3 + [set()]
 
 
-def test_a_run_does_not_go_on_with_other_images(images: str) -> None:
+@pytest.mark.parametrize("gone", ["train/cat/000.JPEG", "val/cat/100.JPEG"])
+def test_a_run_does_not_go_on_with_other_images(images: str, gone: str) -> None:
     config = replace(TINY, images=images)
     state = work(config).state_dict()
-    (Path(images) / "train" / "cat" / "000.JPEG").unlink()
+    (Path(images) / gone).unlink()
     with pytest.raises(ValueError, match="not those that this run began with: files were added"):
         work(config).load_state_dict(state)
 
@@ -257,6 +300,8 @@ def test_settings_and_data_that_do_not_fit_are_refused(images: str, monkeypatch:
         ({"resize": 4}, "resize"),
         ({"warm_up": 99.0}, "warm_up"),
         ({"smallest": 0.0}, "smallest"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"smoothing": 1.0}, "smoothing"),
         ({"data": "digits", "images": "x"}, "add --data imagenet, or leave --images out"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -287,8 +332,11 @@ def test_the_papers_settings_ask_for_the_papers_network() -> None:
         network = PAPER.make(1000)()
         assert network(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
     a_pass = 1_281_167 // 256
-    rates = [PAPER.rate(step, a_pass) for step in (0, 5 * a_pass - 1, 90 * a_pass - 1)]
-    assert rates == pytest.approx([0.1 / (5 * a_pass), 0.1, 0.0])
+    rates = [PAPER.rate(step, a_pass) for step in range(90 * a_pass)]
+    assert rates[:: 5 * a_pass][:2] == pytest.approx([0.1 / (5 * a_pass), 0.1])
+    assert rates[5 * a_pass - 1] == max(rates) == 0.1
+    assert rates.count(0.1) == 1
+    assert 0 < rates[-1] < 1e-11, "the last update is one, too"
 
 
 def test_the_command_runs_it_and_says_where_images_should_be(
@@ -296,18 +344,7 @@ def test_the_command_runs_it_and_says_where_images_should_be(
 ) -> None:
     monkeypatch.setenv("NAP_DATA", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    words = [
-        "run",
-        "table1-imagenet",
-        "--data",
-        "imagenet",
-        "--epochs",
-        "1",
-        "--batch-size",
-        "8",
-        "--seeds",
-        "1",
-    ]
+    words = ["run", "table1-imagenet", "--data=imagenet", "--epochs=1", "--batch-size=8", "--seeds=1"]
     assert main(words) == 2
     assert f"there are no images in {tmp_path / 'home' / 'imagenet'}" in capsys.readouterr().err
     assert main([*words, "--images", images, "--out", "there"]) == 0

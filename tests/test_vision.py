@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 from unittest.mock import Mock
 
 import pytest
@@ -15,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nap
+from nap.lab.cli import main
+from nap.lab.data.image_sets import IMAGE_SETS
 from nap.lab.data.images import load
 from nap.lab.data.splits import split
 from nap.lab.data.streams import batches
@@ -23,7 +26,7 @@ from nap.lab.models.vgg import vgg
 from nap.lab.runs import checkpoint
 from nap.lab.runs.work import NotFinite
 from nap.lab.training.network_run import NetworkRun
-from nap.lab.vision import classifier
+from nap.lab.vision import classifier, trainer
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.vision.augment import Crops
 from nap.lab.vision.run import VisionWork
@@ -36,8 +39,8 @@ TINY = Seeing(
 )  # 1,438 images: three updates a pass
 
 
-def work(arm: VisionArm = NAP, config: Seeing = TINY, **options: Any) -> VisionWork:
-    return VisionWork(NetworkRun(arm, config, 0, {"experiment": "x"}), CPU, **options)
+def work(arm: VisionArm = NAP, config: Seeing = TINY, *, seed: int = 0, **options: Any) -> VisionWork:
+    return VisionWork(NetworkRun(arm, config, seed, {"experiment": "x"}), CPU, **options)
 
 
 def finished(run: VisionWork) -> list[dict[str, Any]]:
@@ -74,35 +77,62 @@ def test_crops_use_every_place_and_plain_ones_the_middle() -> None:
 
 
 @pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda arm: arm.name)
-def test_a_pass_is_what_one_does_by_hand(arm: VisionArm) -> None:
+def test_a_run_is_what_one_does_by_hand(arm: VisionArm) -> None:
     """PyTorch's plain SGD with Nesterov's momentum, and a projection after each step."""
-    run = work(arm)
+    config = replace(TINY, weight_decay=0.5, smoothing=0.1)  # so large that one sees what they act on
+    run = work(arm, config, seed=1)
     model = copy.deepcopy(run.trainer.model)
     projector = nap.Projector(model) if arm.project else None
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": 5e-4},
+        {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": 0.5},
         {"params": [p for p in model.parameters() if p.ndim < 2]},
     ]
     optimizer = torch.optim.SGD(groups, lr=0.025, momentum=0.9, nesterov=True)
-    generator = torch.Generator().manual_seed(run._number())
-    right = 0
-    order = batches(0, 1, 0, count=1438, batch_size=400)
-    places = run.trainer.images.places(order.shape, generator)
-    for step, index in enumerate(order):
-        labels = run.trainer.labels[index]
-        logits = model(run.trainer.images.drawn(index, places[:, step]))
-        optimizer.zero_grad()
-        F.cross_entropy(logits, labels).backward()
-        optimizer.step()
-        right += int((logits.argmax(1) == labels).sum())
-        if projector is not None:
-            projector.project_()
-    run.advance()
+    rates, right = iter([0.025] * 4 + [0.0025] * 2 + [0.00025] * 2), []
+    for a_pass, steps in enumerate((3, 3, 2)):
+        order = batches(1, 1, a_pass, count=1438, batch_size=400)[:steps]
+        generator = torch.Generator().manual_seed((1 << 20) + a_pass)
+        places = run.trainer.images.places(order.shape, generator)
+        for step, index in enumerate(order):
+            optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = next(rates)
+            labels = run.trainer.labels[index]
+            logits = model(run.trainer.images.drawn(index, places[:, step]))
+            optimizer.zero_grad()
+            F.cross_entropy(logits, labels, label_smoothing=0.1).backward()
+            optimizer.step()
+            right.append(int((logits.argmax(1) == labels).sum()))
+            if projector is not None:
+                projector.project_()
+    rows = finished(run)
     for (name, expected), found in zip(
         model.state_dict().items(), run.trainer.model.state_dict().values(), strict=True
     ):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=name)
-    assert run.trainer.read(1200)["accuracy"] == pytest.approx(right / 1200)
+    accuracies = [sum(right[:6]) / 2400, sum(right[6:]) / 800]
+    assert [row["accuracy"] for row in rows] == pytest.approx(accuracies)
+
+
+def test_each_pass_of_each_seed_has_its_own_order_and_places() -> None:
+    found = []
+    for run in (work(seed=0), work(seed=1), work(seed=2)):
+        for _ in range(2):
+            run.advance()
+            found.append(run.trainer.draws.clone())
+    for one, other in combinations(found, 2):
+        assert not torch.equal(one[:, 0], other[:, 0]), "the order"
+        assert not torch.equal(one[:, 2:], other[:, 2:]), "the places"
+
+
+def test_a_network_is_judged_on_plain_images_without_smoothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "AT_ONCE", 150)  # of 359
+    run = work(config=replace(TINY, smoothing=0.3))
+    row = finished(run)[-1]
+    train, test = split("digits")
+    mean, std = (numbers.view(-1, 1, 1).float() for numbers in train.statistics())
+    with torch.no_grad():
+        logits = run.trainer.model.eval()((test.pixels - mean) / std)
+    assert row["test_loss"] == pytest.approx(F.cross_entropy(logits, test.labels).item(), rel=1e-5)
+    assert row["test_accuracy"] == pytest.approx((logits.argmax(1) == test.labels).sum().item() / 359)
 
 
 @pytest.mark.parametrize("config", [TINY, replace(TINY, dropout=0.5)], ids=["plain", "dropout"])
@@ -246,12 +276,27 @@ def test_an_update_that_is_not_finite_is_not_made_and_ends_its_pass() -> None:
         ({"decays": (0.5, 1.5)}, "rising shares"),
         ({"batch_size": 0}, "batch_size"),
         ({"learning_rate": -1.0}, "learning_rate"),
+        ({"momentum": 1.0}, "momentum must be between 0 and 0.999"),
+        ({"smoothing": 1.0}, "smoothing must be between 0 and 0.999"),
+        ({"channels": (4, -4)}, r"channels are \(4, -4\); name those of each convolution"),
+        ({"channels": (0, 0)}, r"channels are \(0, 0\); name those of each convolution"),
+        ({"channels": ()}, r"channels are \(\); name those of each convolution"),
+        ({"hidden": (16, 0)}, r"hidden is \(16, 0\); name the units of each layer"),
     ],
 )
 def test_bad_settings_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TINY, **change)
-    with pytest.raises(ValueError, match="too small for 4 poolings"):
+    with pytest.raises(ValueError, match="too small for 4 poolings; write fewer zeros in --channels"):
         vgg((1, 8, 8), 10, channels=(4, 0, 4, 0, 4, 0, 4, 0))
     with pytest.raises(ValueError, match="has 1438 images"):
         work(config=replace(TINY, batch_size=1500))
+
+
+def test_other_images_are_refused_before_a_run_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "table1-cifar", "--data", "nosuch", "--out", str(tmp_path)]) == 2
+    names = ", ".join(get_args(get_type_hints(Seeing)["data"]))
+    assert f"--data nosuch: expected one of {names}" in capsys.readouterr().err
+    assert set(names.split(", ")) == {images.name for images in IMAGE_SETS}

@@ -50,7 +50,8 @@ def vgg(
         inputs = outputs
     if not height * width:
         raise ValueError(
-            f"images of {shape[1]}×{shape[2]} pixels are too small for {list(channels).count(POOL)} poolings"
+            f"images of {shape[1]}×{shape[2]} pixels are too small for {list(channels).count(POOL)} poolings;"
+            " write fewer zeros in --channels"
         )
     if mean:
         layers.append(nn.AdaptiveAvgPool2d(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import nn
 
@@ -15,14 +16,14 @@ from nap.methods.contract import check_range as check
 class Seeing:
     """A network, images, and how they are learnt."""
 
-    data: str = "cifar10"
-    """images: cifar10, mnist, fashion-mnist or digits"""
+    data: Literal["cifar10", "mnist", "fashion-mnist", "digits"] = "cifar10"
+    """images"""
     held_out: int = 0
     """training images that are kept back and judged on, in place of the test images: to choose settings by"""
     channels: tuple[int, ...] = VGG16
     """channels of each convolution; 0 is a pooling"""
     mean: bool = False
-    """what the last convolution sees is averaged over all places; else it is flattened"""
+    """the last map is averaged over all places; else it is flattened"""
     hidden: tuple[int, ...] = (512, 512)
     """units of each hidden layer after them"""
     batch_norm: bool = True
@@ -59,7 +60,14 @@ class Seeing:
             check(self, name, getattr(self, name), 1)
         check(self, "learning_rate", self.learning_rate, 1e-12, 100.0)
         for name in ("momentum", "smoothing"):
-            check(self, name, getattr(self, name), 0, 1)
+            check(self, name, getattr(self, name), 0, 0.999)
+        if not any(self.channels) or min(self.channels) < 0:
+            raise ValueError(
+                f"channels are {self.channels}; name those of each convolution, and 0 for a pooling, "
+                "as in 64 64 0 128 128 0"
+            )
+        if min(self.hidden, default=1) < 1:
+            raise ValueError(f"hidden is {self.hidden}; name the units of each layer, as in 512 512, or none")
         check(self, "dropout", self.dropout, 0, 0.99)
         if self.dropout and not self.hidden:
             raise ValueError(f"dropout is {self.dropout}, but there is no hidden layer; leave --dropout out")

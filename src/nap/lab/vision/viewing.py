@@ -44,7 +44,7 @@ class Viewing:
     learning_rate: float = 0.1
     """SGD's peak learning rate"""
     warm_up: float = 5.0
-    """epochs until it is reached; a cosine follows, down to 0"""
+    """epochs until it is reached; a cosine follows, which is 0 after the last update"""
     momentum: float = 0.9
     """Nesterov's momentum"""
     weight_decay: float = 1e-4
@@ -62,7 +62,7 @@ class Viewing:
         check(self, "learning_rate", self.learning_rate, 1e-12, 100.0)
         check(self, "warm_up", self.warm_up, 0, self.epochs)
         for name in ("momentum", "smoothing"):
-            check(self, name, getattr(self, name), 0, 1)
+            check(self, name, getattr(self, name), 0, 0.999)
         check(self, "weight_decay", self.weight_decay, 0)
         if not self.blocks or min(self.blocks) < 1:
             raise ValueError(f"blocks is {self.blocks}; name the blocks of each stage, as in 3 4 6 3")
@@ -81,14 +81,14 @@ class Viewing:
 
         >>> viewing = Viewing(epochs=3, warm_up=1.0)
         >>> [round(viewing.rate(step, 4), 4) for step in range(12)]
-        [0.025, 0.05, 0.075, 0.1, 0.0962, 0.0854, 0.0691, 0.05, 0.0309, 0.0146, 0.0038, 0.0]
+        [0.025, 0.05, 0.075, 0.1, 0.097, 0.0883, 0.075, 0.0587, 0.0413, 0.025, 0.0117, 0.003]
         """
-        steps = self.epochs * a_pass
+        rising = max(1, round(self.warm_up * a_pass))  # updates; the last of them is the cosine's first
         return warmup_cosine_value(
-            step + 1,
+            step,
             self.learning_rate,
-            warmup_steps=min(steps - 1, round(self.warm_up * a_pass)),
-            total_steps=steps,
-            init_value=0.0,
+            warmup_steps=rising - 1,
+            total_steps=self.epochs * a_pass,
+            init_value=self.learning_rate / rising,
             end_value=0.0,
         )
