@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
+import resource
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +18,15 @@ import torch
 from crews import CPU
 from nap.lab.data.picture_folders import in_folders
 from nap.lab.data.streams import batches
-from nap.lab.vision.loading import Batch, Judged, Learnt, Needed, batches_of, loader
+from nap.lab.runs.machine import SIDE_BY_SIDE
+from nap.lab.training.network_run import NetworkRun
+from nap.lab.vision import loading, passing
+from nap.lab.vision.arms import BASELINE
+from nap.lab.vision.loading import Batch, Judged, Learnt, Needed, batches_of, loader, workers_for
 from nap.lab.vision.looks import Looks
+from nap.lab.vision.passing import WorkerLost, check_room, in_plain_words
+from nap.lab.vision.viewing import Viewing
+from nap.lab.vision.viewing_run import ViewingWork
 from small_pictures import write_folders
 
 A_PASS = 3  # of 30 images in batches of 8
@@ -100,3 +110,151 @@ def test_batches_to_be_judged_on_follow_each_interval_and_the_last_update(images
     for kind, dataset in (("learn", needed.learnt), ("judge", needed.judged)):
         found, expected = item(needed, (kind, 1)), item(dataset, 1)
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+# how many workers, and their room
+
+
+def test_those_who_share_a_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NAP_WORKERS", "LOCAL_WORLD_SIZE", SIDE_BY_SIDE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(loading, "cores", lambda: 64)
+    gpu = torch.device("cuda")
+    assert (workers_for(gpu), workers_for(CPU)) == (32, 0)
+    monkeypatch.setenv(SIDE_BY_SIDE, "8")  # a sweep
+    assert (workers_for(gpu), workers_for(CPU)) == (8, 0)
+    monkeypatch.setenv(SIDE_BY_SIDE, "100")
+    assert workers_for(gpu) == 1
+    monkeypatch.delenv(SIDE_BY_SIDE)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")  # torchrun
+    assert workers_for(gpu) == 16
+    monkeypatch.setenv("NAP_WORKERS", "5")
+    assert (workers_for(gpu), workers_for(CPU)) == (5, 5)
+
+
+def shared_memory(monkeypatch: pytest.MonkeyPatch, *, total: int, used: int = 0) -> None:
+    there = SimpleNamespace(total=total, used=used, free=total - used)
+    monkeypatch.setattr(passing, "SHARED", Path("/"))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: there)
+
+
+def test_a_run_does_not_begin_without_room_for_its_batches(
+    images: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ready for each worker and two in the run's hands; at paper scale in a container, too many."""
+    settings = Viewing(images=images, batch_size=20, size=100, resize=100, width=4, epochs=1, warm_up=0.0)
+    a_batch = 20 * (100 * 100 * 3 + 8)
+
+    def start(workers: int) -> ViewingWork:
+        return ViewingWork(NetworkRun(BASELINE, settings, 0, {}), CPU, workers=workers)
+
+    shared_memory(monkeypatch, total=6 * a_batch)
+    start(2)
+    shared_memory(monkeypatch, total=6 * a_batch, used=1)
+    with pytest.raises(
+        ValueError, match=r"need 3\.6 MB .* there are 3\.6 MB; .*--shm-size 4m.*NAP_WORKERS=1$"
+    ):
+        start(2)
+    start(0)
+    shared_memory(monkeypatch, total=64 * 2**20)
+    at_paper = 256 * (224 * 224 * 3 + 8)
+    with pytest.raises(ValueError, match=r"need 694 MB .* are 67 MB; .* NAP_WORKERS=0, which needs none"):
+        check_room(8, at_paper)
+    shared_memory(monkeypatch, total=0)  # without a limit
+    check_room(8, at_paper)
+
+
+def test_runs_that_share_a_machine_have_their_parts_of_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SIDE_BY_SIDE, "2")
+    shared_memory(monkeypatch, total=80, used=40)  # the other one has its part already
+    check_room(1, 10)
+    shared_memory(monkeypatch, total=79)
+    with pytest.raises(ValueError, match=r"need 4e-05 MB .* are 3\.9e-05 MB"):
+        check_room(1, 10)
+
+
+# what may go wrong: errors, deaths, losses
+
+
+class Failing:
+    """Batches of which one cannot be made."""
+
+    def __getitem__(self, number: int) -> Batch:
+        if number == 2:
+            raise RuntimeError("a mistake")
+        return torch.ones(1), torch.ones(1)
+
+
+def test_an_error_in_a_worker_leaves_none_behind() -> None:
+    """Nor one that a process would wait for when it ends."""
+    gc.disable()
+    try:
+        with in_plain_words(), pytest.raises(RuntimeError, match="a mistake"):
+            list(batches_of(loader(Failing(), range(9), workers=1, pin=False), CPU))
+        assert not multiprocessing.active_children()
+    finally:
+        gc.enable()
+
+
+class Deadly(Learnt):
+    """The worker that makes batch 1 is ended by the system."""
+
+    def __getitem__(self, step: int) -> Batch | str:
+        if step == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(step)
+
+
+class Cramped(Learnt):
+    """There is no room in shared memory for batch 1."""
+
+    def __getitem__(self, step: int) -> Batch | str:
+        if step == 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+        return super().__getitem__(step)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (
+            Deadly,
+            r"was ended \(DataLoader worker .*\), perhaps for want of memory; set fewer NAP_WORKERS, and the",
+        ),
+        (
+            Cramped,
+            r"no room in /dev/shm, .* --shm-size\), or set fewer NAP_WORKERS, of which 0 need none; the",
+        ),
+    ],
+    ids=["killed", "no room"],
+)
+def test_the_loss_of_a_worker_or_batch_ends_the_run_and_says_the_way_out(
+    images: str, kind: type[Learnt], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "PATIENCE_SECONDS", 30.0)
+    settings = Viewing(
+        images=images, blocks=(1,), width=4, small_stem=True, batch_size=8, size=8, resize=8, warm_up=0.0
+    )
+    run = ViewingWork(NetworkRun(BASELINE, settings, 0, {}), CPU, workers=1)
+    learnt = run.needed.learnt
+    run.needed.learnt = kind(learnt.pictures, learnt.looks, learnt.batch_size)
+    with pytest.raises(WorkerLost, match=message + " same command goes on where it was saved last"):
+        run.advance()
+
+
+def test_a_batch_that_never_comes_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "PATIENCE_SECONDS", 0.01)  # no worker has begun by then
+    stream = batches_of(loader(Failing(), range(2), workers=1, pin=False), CPU)
+    with pytest.raises(WorkerLost, match=r"lost on its way; .*the same command goes on"), in_plain_words():
+        next(stream)
+
+
+def test_other_errors_keep_their_words() -> None:
+    with pytest.raises(RuntimeError, match=r"^out of resource: shared memory$"), in_plain_words():
+        raise RuntimeError("out of resource: shared memory")
+
+
+def test_a_bus_error_is_for_want_of_room() -> None:
+    said = "DataLoader worker (pid 3) is killed by signal: Bus error. It may be out of shared memory."
+    with pytest.raises(WorkerLost, match="found no room in /dev/shm"), in_plain_words():
+        raise RuntimeError(said)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -107,6 +108,23 @@ def test_cores_and_gpus_must_be_on_the_same_node() -> None:
     check_room(nodes, 8, 0.5)
     with pytest.raises(ValueError, match=r"so many cores and a GPU; the most is 8; .* or --device cpu"):
         check_room(nodes, 9, 0.5)
+
+
+@pytest.mark.parametrize(("workers", "count"), [(0, "16"), (3, "3")])
+def test_a_task_of_ray_knows_with_how_many_it_shares_its_node(
+    monkeypatch: pytest.MonkeyPatch, workers: int, count: str
+) -> None:
+    from nap.lab.runs.machine import SIDE_BY_SIDE
+    from nap.lab.sweep import ray_engine
+
+    monkeypatch.setitem(MODULES, "counting", "sweep_tiny")
+    remote = mock.MagicMock()
+    node = {"CPU": 64.0, "GPU": 8.0}
+    monkeypatch.setattr(ray_engine.ray, "cluster_resources", lambda: node)
+    monkeypatch.setattr(ray_engine.ray, "nodes", lambda: [{"Alive": True, "Resources": node}])
+    monkeypatch.setattr(ray_engine.ray, "remote", lambda **_: lambda _: remote)
+    ray_engine.Cluster(Sweeping(per_gpu=2, workers=workers)).place(asked("counting")[0])
+    assert remote.options().remote.call_args.args[-1][SIDE_BY_SIDE] == count
 
 
 def test_a_submission_that_slurm_refuses_is_not_taken(

@@ -19,6 +19,7 @@ import pytest
 from nap.lab.cli import BAD_USAGE, FINE, main, requested
 from nap.lab.experiments.experiment import MODULES, experiments
 from nap.lab.runs.lock import Lock, user_of
+from nap.lab.runs.machine import SIDE_BY_SIDE
 from nap.lab.sweep.engine import End
 from nap.lab.sweep.jobs import MEANT, WORKER
 from nap.lab.sweep.launch import LOG_NAME, sit
@@ -43,6 +44,16 @@ def test_a_worker_sees_its_slot_s_gpu_and_the_slot_is_free_again() -> None:
         seated.worker.wait(30)
         assert seated.ended() == End(0)
     assert (job.path / LOG_NAME).read_text() == "5 3\n" * 2
+
+
+def test_a_worker_knows_with_how_many_it_shares_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAP_WORKERS", "4")  # what the user says is passed on
+    code = f"import os; print(os.environ[{SIDE_BY_SIDE!r}], os.environ['NAP_WORKERS'])"
+    job = placed(asked("counting")[0], code)
+    seated = Pool([{GPU: name} for name in "012"]).place(job)
+    seated.worker.wait(30)
+    assert seated.ended() == End(0)
+    assert (job.path / LOG_NAME).read_text() == "3 4\n"
 
 
 def test_a_worker_ends_when_it_is_let_go() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 import traceback
 from collections.abc import Sequence
@@ -70,7 +71,8 @@ def _follow_all(runs: Sequence[Run], device: torch.device, crew: Crew) -> None:
             work = attempt(crew, partial(runs[number].start, device))
             if work is not None:
                 follow(work, crew)
-            del work  # before the next one takes its memory
+            del work
+            gc.collect()  # before the next one takes its memory: a network may be part of a cycle
 
 
 def _lead(
@@ -187,6 +189,7 @@ def _carry_out(
     (task.folder.path / FAILURE).unlink(missing_ok=True)
     began = time.monotonic()
     show.begin(task.label)
+    gc.collect()  # the last run's network may be part of a cycle, and this one needs its memory
     crew.shared(task.number)
     with contextlib.ExitStack() as open_:
         work = open_.enter_context(led(crew.together(partial(task.run.start, device)), crew))

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from nap.lab.runs.machine import SIDE_BY_SIDE, cores
+
 from . import launch
 from .engine import End
 from .how import Sweeping
@@ -29,7 +31,7 @@ class Pool:
 
     def place(self, job: Job) -> Seated:
         slot = self._free.pop(0)
-        environment = {**job.environment, **slot}
+        environment = {**job.environment, **slot, SIDE_BY_SIDE: str(self.workers)}
         log = job.path / launch.LOG_NAME
         try:
             worker = launch.start(job.command, where=job.where, log=log, environment=environment)
@@ -75,8 +77,7 @@ def slots_here(how: Sweeping) -> list[Slot]:
         visible = named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]
     elif how.device == "cuda":
         raise ValueError("--device cuda: torch sees no CUDA device here; take --device cpu")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return slots(how, cores=cores, visible=visible)
+    return slots(how, cores=cores(), visible=visible)
 
 
 def slots(how: Sweeping, *, cores: int, visible: Sequence[str]) -> list[Slot]:

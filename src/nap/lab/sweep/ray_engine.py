@@ -10,6 +10,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, TaskCancelledError
 
+from nap.lab.runs.machine import SIDE_BY_SIDE
+
 from . import launch
 from .engine import End, gist
 from .how import Sweeping
@@ -28,6 +30,8 @@ class Cluster:
         self.workers, cores, share = how.workers, how.threads or 1, 1 / how.per_gpu if with_gpu else 0.0
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         check_room(nodes, cores, share)
+        most = side_by_side(nodes, cores, share)
+        self._shared = {SIDE_BY_SIDE: str(min(most, how.workers or most))}
         self.words = (
             f"Ray ({resources.get('CPU', 0):g} cores, {gpus:g} GPUs "
             f"on {len(nodes)} node{'s' * (len(nodes) > 1)})"
@@ -37,7 +41,7 @@ class Cluster:
     def place(self, job: Job) -> OnRay:
         log = job.path / launch.LOG_NAME
         task = self._sit.options(name=f"nap {job.label}")
-        return OnRay(task.remote(job.command, job.where, log, dict(job.environment)))
+        return OnRay(task.remote(job.command, job.where, log, {**job.environment, **self._shared}))
 
 
 class OnRay:
@@ -72,6 +76,17 @@ def check_room(nodes: Sequence[Mapping[str, float]], cores: int, gpus: float) ->
             f"--threads {cores}: no node of this Ray cluster has so many cores{' and a GPU' * (gpus > 0)}; "
             f"the most is {max(fit, default=0.0):g}; take fewer threads{', or --device cpu' * (gpus > 0)}"
         )
+
+
+def side_by_side(nodes: Sequence[Mapping[str, float]], cores: int, gpus: float) -> int:
+    """How many tasks a node may have at a time, where that is most.
+
+    >>> side_by_side([{"CPU": 64.0}, {"CPU": 64.0, "GPU": 8.0}, {"CPU": 4.0, "GPU": 8.0}], 1, 0.5)
+    16
+    """
+    by_cores = [node.get("CPU", 0.0) // cores for node in nodes]
+    by_gpus = [node.get("GPU", 0.0) // gpus if gpus else float("inf") for node in nodes]
+    return int(max(map(min, by_cores, by_gpus), default=1))
 
 
 @contextlib.contextmanager

@@ -18,16 +18,17 @@ from weakref import WeakSet
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from nap.lab.data.pictures import BrokenImage, Pictures
 from nap.lab.data.streams import batches
+from nap.lab.runs.machine import cores, sharers
 from nap.lab.vision.looks import Looks
+from nap.lab.vision.passing import PATIENCE_SECONDS, PREFETCH, put_there_
 from nap.lab.vision.worker_signals import settle, unsettled
 
 Batch = tuple[Tensor, Tensor]  # images (B, size, size, 3) of uint8, labels (B,) of int64
 Item = tuple[Literal["learn", "judge"], int]
-PREFETCH = 2  # batches that each worker has ready
 MOST_WORKERS = 32
 _OPEN: WeakSet[Generator[Batch, None, None]] = WeakSet()
 
@@ -39,6 +40,7 @@ class Learnt(Dataset[Batch | str]):
         self.pictures, self.looks, self.batch_size = pictures, looks, batch_size
         self.steps = len(pictures) // batch_size  # of an epoch
         self._share = slice(rank * batch_size // size, (rank + 1) * batch_size // size)
+        self.most = self._share.stop - self._share.start  # images of a batch
 
     def __getitem__(self, step: int) -> Batch | str:
         epoch, place = divmod(step, self.steps)
@@ -56,6 +58,7 @@ class Judged(Dataset[Batch | str]):
         self.pictures, self.looks = pictures, looks
         numbers = range(rank, len(pictures), size)
         self._parts = [numbers[at : at + batch_size] for at in range(0, len(numbers), batch_size)]
+        self.most = min(batch_size, len(numbers))  # images of a batch
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -70,6 +73,11 @@ class Needed(Dataset[Batch | str]):
 
     def __init__(self, learnt: Learnt, judged: Judged):
         self.learnt, self.judged = learnt, judged
+
+    @property
+    def batch_bytes(self) -> int:
+        """The size of the largest batch: three levels a pixel, and a label an image."""
+        return max(self.learnt.most, self.judged.most) * (3 * self.learnt.looks.size**2 + 8)
 
     def __getitem__(self, item: Item) -> Batch | str:
         kind, number = item
@@ -96,6 +104,7 @@ def loader(dataset: Any, items: Iterable[Any], *, workers: int, pin: bool) -> Da
         prefetch_factor=PREFETCH,
         multiprocessing_context="spawn",  # a fork would cut off the threads of CUDA and NCCL midway
         worker_init_fn=settle,
+        timeout=PATIENCE_SECONDS,
     )
 
 
@@ -123,7 +132,8 @@ def _moved(found: DataLoader[Any], device: torch.device) -> Generator[Batch, Non
             images, labels = (part.to(device, non_blocking=True) for part in batch)
             yield images, labels
     finally:
-        del stream  # an error's traceback would keep it, and its workers
+        if hasattr(stream, "_shutdown_workers"):  # they would live as long as an error's traceback keeps it
+            stream._shutdown_workers()
 
 
 def workers_for(device: torch.device) -> int:
@@ -134,8 +144,7 @@ def workers_for(device: torch.device) -> int:
         return int(word)
     if device.type == "cpu":
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(MOST_WORKERS, max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    return min(MOST_WORKERS, max(1, cores() // sharers()))
 
 
 def _batch(pictures: Pictures, numbers: Sequence[int], looks: Iterable[np.ndarray]) -> Batch | str:
@@ -144,7 +153,10 @@ def _batch(pictures: Pictures, numbers: Sequence[int], looks: Iterable[np.ndarra
         images = torch.from_numpy(np.stack(list(looks)))
     except BrokenImage as error:
         return str(error)
-    return images, torch.from_numpy(pictures.labels[list(numbers)])
+    labels = torch.from_numpy(pictures.labels[list(numbers)])
+    if get_worker_info() is not None:
+        put_there_(images, labels)
+    return images, labels
 
 
 @lru_cache(maxsize=2)  # workers are an epoch apart at most

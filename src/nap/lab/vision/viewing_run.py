@@ -18,6 +18,7 @@ from nap.lab.training.spread import spread_over
 from nap.lab.vision.classifier import WORTH_COMPILING, Classifier
 from nap.lab.vision.loading import Batch, Judged, Learnt, Needed, batches_of, loader, workers_for
 from nap.lab.vision.looks import Looks
+from nap.lab.vision.passing import check_room, in_plain_words
 from nap.lab.vision.run import Row
 from nap.lab.vision.viewing import Viewing
 
@@ -77,6 +78,7 @@ class ViewingWork:
             Judged(found.test, looks, s.batch_size, rank=crew.rank, size=crew.size),
         )
         self._workers = workers_for(device) if workers is None else workers
+        check_room(self._workers, self.needed.batch_bytes)
         self._a_pass = self.needed.learnt.steps
         self._interval = s.every * self._a_pass  # updates between two rows
         self.total, self.done = s.epochs * self._a_pass, 0
@@ -95,6 +97,7 @@ class ViewingWork:
             spread=spread_over(crew),
         )
 
+    @in_plain_words()
     def advance(self) -> list[Row]:
         s: Viewing = self.what.settings
         due = min(self.total, (self.done // self._interval + 1) * self._interval)
