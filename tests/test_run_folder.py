@@ -68,6 +68,30 @@ def test_other_settings_are_refused_key_by_key(tmp_path: Path) -> None:
     opened(tmp_path).close()  # the refused one let go of it
 
 
+def test_a_folder_that_is_older_than_a_setting_is_taken_up_at_its_default(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Newer(Config):
+        positions: str = "learnt"
+
+    @dataclass(frozen=True)
+    class Nested:
+        settings: Config
+        seed: int = 0
+
+    sines = Newer(positions="sines")
+    for old, new, other in (
+        (Config(), Newer(), sines),
+        (Nested(Config()), Nested(Newer()), Nested(sines)),
+    ):
+        path = tmp_path / type(old).__name__
+        with opened(path, old) as first:
+            before = first.config_hash
+        with opened(path, new) as again:
+            assert again.config_hash == before  # its rows go on under the same digits
+        with pytest.raises(ValueError, match='positions: not set there, "sines" now'):
+            opened(path, other)
+
+
 def test_starting_over_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
     run(tmp_path, Training(5))
     (tmp_path / "my notes.txt").write_text("keep")

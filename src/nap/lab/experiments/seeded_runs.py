@@ -31,9 +31,10 @@ def seeded_runs(
 ) -> list[Run]:
     """A run for each arm and each of the config's seeds.
 
-    How many seeds there are says nothing of one of them: more can be asked for later, in the same folder.
+    How many seeds there are says nothing of one of them, so its settings have the usual number, whatever was
+    asked for: more can be added later, in the same folder.
     """
-    settings = replace(settings, seeds=1)
+    settings = replace(settings, seeds=type(settings).seeds)
     whats = [NetworkRun(arm, settings, seed, tags) for arm in arms for seed in range(config.seeds)]
     return [
         Run(f"{prefix}{slug(what.arm.name)}-seed-{what.seed}", what, partial(work, what), spreads)

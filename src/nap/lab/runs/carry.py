@@ -132,7 +132,11 @@ def _seeds(config: dict[str, Any]) -> int | None:
 
     >>> _seeds({"arm": {"name": "NaP"}, "settings": {"seeds": 5}})
     5
+    >>> _seeds({"seed": 2, "settings": {"seeds": 5}})  # this run is one of them
+    1
     """
+    if "seed" in config:
+        return 1
     if "seeds" in config:
         return int(config["seeds"])
     inner = (_seeds(value) for value in config.values() if isinstance(value, dict))

@@ -69,7 +69,7 @@ class RunFolder:
             raise ValueError(f"{reason}; choose another folder with --out") from error
         try:
             _clear(path, everything=start_over)
-            settings = _settings(path, asked)
+            settings = _settings(path, asked, config)
         except BaseException:
             lock.release()
             raise
@@ -140,8 +140,11 @@ def _json_able(config: Any) -> dict[str, Any]:
         raise ValueError(f"the config cannot be written as JSON: {error}") from error
 
 
-def _settings(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    """The settings of the folder, which are those asked for; writes them to a new one."""
+def _settings(path: Path, asked: dict[str, Any], config: Any) -> dict[str, Any]:
+    """The settings of the folder, which are those asked for; writes them to a new one.
+
+    A setting that is newer than the folder and stands at its default is what the folder was begun with.
+    """
     file = path / CONFIG_NAME
     if not file.exists():
         write_json(file, asked)
@@ -155,13 +158,38 @@ def _settings(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
             f"{file} is damaged ({error}): what made this folder's rows is unknown; "
             f"put the file back, choose another folder with --out, or start over with --force"
         ) from error
-    if found := list(differences(there, asked)):
+    begun_with = _completed(there.get("config"), asked["config"], config)
+    if found := list(differences(there | {"config": begun_with}, asked)):
         raise ValueError(
             f"{path} holds a run with other settings:\n  "
             + "\n  ".join(found)
             + "\nChoose another folder with --out, or start this one over with --force"
         )
-    return asked
+    return there
+
+
+def _completed(there: Any, asked: Any, config: Any) -> Any:
+    """What a folder has of a config; and settings that it does not know, if their default is asked for.
+
+    >>> @dataclasses.dataclass
+    ... class Config:
+    ...     steps: int
+    ...     mean: bool = False
+    >>> _completed({"steps": 3}, {"steps": 3, "mean": False}, Config(3))
+    {'steps': 3, 'mean': False}
+    >>> _completed({"steps": 3}, {"steps": 3, "mean": True}, Config(3, mean=True))
+    {'steps': 3}
+    """
+    if not isinstance(there, dict) or not dataclasses.is_dataclass(config):
+        return there
+    whole = dict(there)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in there:
+            whole[field.name] = _completed(there[field.name], asked[field.name], value)
+        elif value == field.default:
+            whole[field.name] = asked[field.name]
+    return whole
 
 
 def _clear(path: Path, *, everything: bool) -> None:

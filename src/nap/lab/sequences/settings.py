@@ -24,7 +24,7 @@ class Network:
     branches: Branches = "unit"
     """size of each branch at the start: that of the stream, or its share of it, 1/√(2·blocks)"""
     positions: Positions = "learnt"
-    """positions of tokens: a table that is learnt, or fixed sines, with which copying is learnt sooner"""
+    """positions of tokens: a table that is learnt, or fixed sines"""
 
     def __post_init__(self) -> None:
         for name in ("blocks", "heads", "width"):

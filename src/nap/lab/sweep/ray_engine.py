@@ -83,9 +83,11 @@ def side_by_side(nodes: Sequence[Mapping[str, float]], cores: int, gpus: float) 
 
     >>> side_by_side([{"CPU": 64.0}, {"CPU": 64.0, "GPU": 8.0}, {"CPU": 4.0, "GPU": 8.0}], 1, 0.5)
     16
+    >>> side_by_side([{"CPU": 64.0, "GPU": 1.0}], 1, 1 / 5)  # though 1.0 // 0.2 is 4
+    5
     """
     by_cores = [node.get("CPU", 0.0) // cores for node in nodes]
-    by_gpus = [node.get("GPU", 0.0) // gpus if gpus else float("inf") for node in nodes]
+    by_gpus = [node.get("GPU", 0.0) / gpus + 1e-9 if gpus else float("inf") for node in nodes]
     return int(max(map(min, by_cores, by_gpus), default=1))
 
 

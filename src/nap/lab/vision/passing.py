@@ -21,10 +21,6 @@ PREFETCH = 2  # batches that each worker has ready
 IN_HAND = 2  # batches that the run has: the one it learns from, and the next when that comes
 PATIENCE_SECONDS = 600.0  # that a run waits for a batch; it has been lost then
 _GO_ON = "the same command goes on where it was saved last"
-_NO_ROOM = (
-    f"a batch of images found no room in {SHARED}, which something else has filled; make room, give it more "
-    f"(docker run --shm-size), or set fewer NAP_WORKERS, of which 0 need none; {_GO_ON}"
-)
 
 
 class NoRoom(RuntimeError):
@@ -75,7 +71,7 @@ def in_plain_words() -> Iterator[None]:
     try:
         yield
     except NoRoom as error:
-        raise WorkerLost(_NO_ROOM) from error
+        raise WorkerLost(_no_room(str(error))) from error
     except RuntimeError as error:
         if (words := _plain(" ".join(str(error).split()))) is None:
             raise
@@ -85,18 +81,26 @@ def in_plain_words() -> Iterator[None]:
 def _plain(said: str) -> str | None:
     """What torch's words mean; None where they are about something else."""
     if said.startswith("DataLoader worker") and "shared memory" in said:
-        return _NO_ROOM
+        return _no_room(said)
     if said.startswith("DataLoader timed out"):
         return (
             f"no batch of images came for {PATIENCE_SECONDS:g} seconds: its files cannot be read, or it was "
-            f"lost on its way; see to the disk that they lie on, or set NAP_WORKERS=0; {_GO_ON}"
+            "lost on its way, perhaps with the thread that moves batches to the GPU; see to the disk that "
+            f"they lie on, or set NAP_WORKERS=0; {_GO_ON}"
         )
-    if said.startswith(("DataLoader worker", "Pin memory thread")):
+    if said.startswith("DataLoader worker"):
         return (
             f"a process that decodes images was ended ({said.rstrip('. ')}), perhaps for want of memory; "
             f"set fewer NAP_WORKERS, and {_GO_ON}"
         )
     return None
+
+
+def _no_room(said: str) -> str:
+    return (
+        f"a batch of images found no room in {SHARED} ({' '.join(said.split())}); make room there, give it "
+        f"more (docker run --shm-size), or set fewer NAP_WORKERS, of which 0 need none; {_GO_ON}"
+    )
 
 
 def _megabytes(count: int) -> str:
