@@ -26,8 +26,8 @@ class Cifar(Seeing):
 def runs(config: Cifar) -> list[Run]:
     """A run for each arm and seed."""
     arms = [arm for arm in ARMS if arm.name in config.arms]
-    data = f"{config.data}, {config.held_out} held out" if config.held_out else config.data
-    tags = {"experiment": "table1-cifar", "data": data}
+    judged = f" (judged on {config.held_out} training images held out)" if config.held_out else ""
+    tags = {"experiment": "table1-cifar", "data": config.data + judged}
     return seeded_runs(config, arms, settings_of(config, Seeing), VisionWork, tags)
 
 
