@@ -1,5 +1,7 @@
 """Which norms go where: the rules of the paper and the options that bend them, one small net for each."""
 
+import copy
+import json
 from typing import Any
 
 import pytest
@@ -84,6 +86,36 @@ def test_convolutions_are_normalised_per_sample_but_sequences_per_position(space
     assert not row.offset  # BatchNorm would cancel it
     assert row.remove == ("bias",)
     assert placed(model, x, batch_norm="keep") == {}
+
+
+@pytest.mark.parametrize("space", [1, 2, 3])
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.preserve_format])
+def test_each_position_can_be_normalised_by_itself(space, memory):
+    conv: Any = getattr(nn, f"Conv{space}d")(3, 6, 3).double()
+    model = nn.Sequential(copy.deepcopy(conv), nn.ReLU())
+    x = torch.randn(IMAGES[space], dtype=torch.float64)
+    x = x if memory is torch.contiguous_format else x.transpose(1, -1).contiguous().transpose(1, -1)
+    nap.normalize_(model, x, over="position", eps=1e-5)
+    conv.bias = None
+    by_hand = F.layer_norm(conv(x).movedim(1, -1), (6,), eps=1e-5).movedim(-1, 1).relu()
+    torch.testing.assert_close(model(x), by_hand)
+
+
+def test_a_norm_on_each_position_of_a_sum_and_none_that_a_batch_norm_could_join():
+    model: Any = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU())
+    x = torch.randn(IMAGES[2])
+    for residual in ("branch", "sum"):
+        (row,) = placed(model, x, over="position", residual=residual).values()
+        assert (row.layout, row.spatial, row.offset) == ("channels", 2, False)
+    nap.normalize_(model, x, over="position")
+    assert nap.join_batch_norms_(model, x) == {}
+
+
+def test_a_plan_from_before_there_was_this_choice_can_still_be_read():
+    plan = nap.plan(nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU()), torch.randn(IMAGES[2]))
+    text = json.loads(plan.to_json())
+    del text["options"]["over"]
+    assert nap.Plan.from_json(json.dumps(text)) == plan
 
 
 # sums

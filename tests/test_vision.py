@@ -31,6 +31,7 @@ from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.vision.augment import Crops
 from nap.lab.vision.run import VisionWork
 from nap.lab.vision.settings import Seeing
+from nap.norms.norm import Norm
 from recordings import run_and_put_back
 
 CPU = torch.device("cpu")
@@ -74,6 +75,14 @@ def test_crops_use_every_place_and_plain_ones_the_middle() -> None:
     assert len({tuple(crop.flatten().tolist()) for crop in many}) == 5 * 5 * 2
     torch.testing.assert_close(crops.plain(torch.tensor([0]))[0], pixels[0].float())
     assert many.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(("over", "layout"), [("sample", "sample"), ("position", "channels")])
+def test_norms_take_together_what_the_settings_say(over: Any, layout: str) -> None:
+    model = work(NAP, replace(TINY, over=over)).trainer.model
+    norms = [m for m in model.modules() if isinstance(m, Norm) and m.spatial]
+    assert {norm.layout for norm in norms} == {layout}
+    assert len(norms) == 2
 
 
 @pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda arm: arm.name)

@@ -95,6 +95,12 @@ def _vgg(batch_norm: bool) -> nn.Module:
 
 FAMILY.add("VGG", lambda: (_vgg(False), image()))
 FAMILY.add("VGG with BatchNorm", lambda: (_vgg(True), image()))
+FAMILY.add("VGG, each position by itself", lambda: (_vgg(False), image()), options={"over": "position"})
+FAMILY.add(
+    "VGG with BatchNorm, each position by itself",
+    lambda: (_vgg(True), image()),
+    options={"over": "position", "residual": "sum"},
+)
 FAMILY.add("VGG with BatchNorm kept", lambda: (_vgg(True), image()), options={"batch_norm": "keep"})
 
 

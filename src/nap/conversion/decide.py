@@ -48,7 +48,7 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
     except LayoutError as fault:
         reason = f"its queries, keys or gates are laid out in a way not known: {fault}"
         return decision.refuse(site, reason, "split it")
-    layout = layout_of(use.axis, 0 if parts else use.spatial)
+    layout = layout_of(options, use.axis, 0 if parts else use.spatial)
     together = [s.head or s.length * periods for s in parts if s.name] or [width]
     if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
         return refuse_width(decision, site, next(iter(want.reasons)))

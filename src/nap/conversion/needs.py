@@ -226,9 +226,9 @@ def is_plain_leaf(module: nn.Module) -> bool:
     return not has_parts(module) and next(module.parameters(recurse=False), None) is None
 
 
-def layout_of(axis: int, spatial: int) -> Layout:
+def layout_of(options: Options, axis: int, spatial: int) -> Layout:
     """What is normalised together, where features lie on `axis` and `spatial` axes are space."""
-    if spatial >= 2:
+    if spatial >= 2 and options.over == "sample":
         return "sample"
     return "features" if axis == -1 else "channels"
 

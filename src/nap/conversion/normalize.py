@@ -32,6 +32,7 @@ def plan(
     affine: Literal["scale_offset", "scale", "none"] = "scale_offset",
     batch_norm: Literal["precede", "keep"] = "precede",
     residual: Literal["branch", "sum"] = "branch",
+    over: Literal["sample", "position"] = "sample",
     qk_norm: bool = True,
     rnn: Literal["error", "layernorm"] = "error",
     eps: Eps = "relative",
@@ -54,6 +55,8 @@ def plan(
             with their biases, which stay (their role is joint). What enters no module that a norm can
             hang on, such as `torch.relu`, or is moved on its way, such as by a transpose, is done by
             branch; what is pooled in space on its way to a BatchNorm as if it were a sum.
+        over: of images and the like, a norm takes channels and space together, as `GroupNorm(1, C)` does, or
+            the channels of each position by themselves, as ConvNeXt and JAX's LayerNorms do by default.
         qk_norm: per-head RMSNorm on queries and keys.
         rnn: nn.LSTM, GRU and RNN become layer-normalised ones, or are an error.
         eps: relative to the weight in front, which makes scale-invariance exact, or a number.
@@ -68,7 +71,9 @@ def plan(
     for name, value in (("exclude", exclude), ("allow", allow)):
         if isinstance(value, str):
             raise ValueError(f"{name} takes a list of names, not one string: {name}=[{value!r}]")
-    options = Options(norm, affine, batch_norm, residual, qk_norm, rnn, eps, tuple(exclude), tuple(allow))
+    options = Options(
+        norm, affine, batch_norm, residual, over, qk_norm, rnn, eps, tuple(exclude), tuple(allow)
+    )
     _check_model(model, options)
     twin, examples = trial_copy(model), examples_of(args, kwargs)
     flows, notes = record_all(twin, examples)

@@ -23,6 +23,7 @@ class Options:
     affine: Literal["scale_offset", "scale", "none"] = "scale_offset"
     batch_norm: Literal["precede", "keep"] = "precede"
     residual: Literal["branch", "sum"] = "branch"
+    over: Literal["sample", "position"] = "sample"
     qk_norm: bool = True
     rnn: Literal["error", "layernorm"] = "error"
     eps: Eps = "relative"
@@ -35,6 +36,7 @@ class Options:
             "affine": ("scale_offset", "scale", "none"),
             "batch_norm": ("precede", "keep"),
             "residual": ("branch", "sum"),
+            "over": ("sample", "position"),
             "rnn": ("error", "layernorm"),
         }
         for name, allowed in choices.items():

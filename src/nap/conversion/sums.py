@@ -56,7 +56,8 @@ def place_sums(decision: Decision, flows: Sequence[Flow]) -> None:
             continue
         assert where is not None
         shape = flow.given[where]
-        place = Place(layout_of(use.axis, use.spatial), -1 - use.axis, shape, min(use.sources))
+        layout = layout_of(decision.options, use.axis, use.spatial)
+        place = Place(layout, -1 - use.axis, shape, min(use.sources))
         first = places.setdefault(where, place)
         first.layers[carry.site] = None
         if (first.layout, first.spatial) != (place.layout, place.spatial):

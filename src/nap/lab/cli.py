@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -161,12 +162,13 @@ def _folder(path: Path) -> Path:
 
 def _inspect(options: argparse.Namespace) -> int:
     from nap import inspection  # imports torch: `nap --help` should not wait for that
+    from nap.conversion.placement import Options
 
     inputs = [inspection.example_input(text, seed=seed) for seed, text in enumerate(options.input)]
     with contextlib.redirect_stdout(sys.stderr):  # what the user's file prints must not spoil --json
         returned = inspection.build(options.target)
     model, args, kwargs = inspection.model_and_inputs(returned, inputs)
-    step1 = ("norm", "affine", "batch_norm", "residual", "qk_norm", "rnn", "eps", "exclude", "allow")
+    step1 = [field.name for field in fields(Options)]
     found = inspection.describe(
         model,
         args,

@@ -157,6 +157,7 @@ def _add_inspect(commands: Commands) -> None:
     step1.add_argument("--affine", choices=["scale_offset", "scale", "none"], default="scale_offset")
     step1.add_argument("--batch-norm", choices=["precede", "keep"], default="precede")
     step1.add_argument("--residual", choices=["branch", "sum"], default="branch")
+    step1.add_argument("--over", choices=["sample", "position"], default="sample")
     step1.add_argument("--no-qk-norm", dest="qk_norm", action="store_false", help="leave attention alone")
     step1.add_argument("--rnn", choices=["error", "layernorm"], default="error")
     step1.add_argument("--eps", type=_eps, default="relative", help="'relative' (the default) or a number")

@@ -104,14 +104,14 @@ class Norm(nn.Module):
 
     def _positions(self, x: Tensor) -> Tensor:
         last = self.layout == "features"
-        x = x if last else x.transpose(-1, -1 - self.spatial)
+        x = x if last else x.movedim(-1 - self.spatial, -1)  # of channels-last images no copy is made
         weight, bias = _like(self.weight, x), _like(self.bias, x)
         if self.centre:
             x = F.layer_norm(x, (self.width,), weight, bias, self.eps)
         else:
             x = F.rms_norm(x, (self.width,), weight, self.eps)
             x = x if bias is None else x + bias
-        return x if last else x.transpose(-1, -1 - self.spatial)
+        return x if last else x.movedim(-1, -1 - self.spatial)
 
     def _sample(self, x: Tensor) -> Tensor:
         batched = x if x.ndim == self.spatial + 2 else x.unsqueeze(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -20,11 +21,17 @@ class VisionArm:
     norm: bool = False
     project: bool = False
 
-    def build(self, make: Callable[[], nn.Module], images: Tensor) -> tuple[nn.Module, nap.Projector | None]:
-        """A fresh network, from the global random state, and what keeps its weights at their norms."""
+    def build(
+        self, make: Callable[[], nn.Module], images: Tensor, **options: Any
+    ) -> tuple[nn.Module, nap.Projector | None]:
+        """A fresh network, from the global random state, and what keeps its weights at their norms.
+
+        `options` are more of those of `nap.normalize_`.
+        """
         model = make()
         if self.norm:
-            nap.normalize_(model, images, eps=EPS, residual="sum")  # so that each BatchNorm has one to join
+            # on sums, so that each BatchNorm has one to join
+            nap.normalize_(model, images, eps=EPS, residual="sum", **options)
             nap.join_batch_norms_(model, images)
         return model, nap.Projector(model) if self.project else None
 

@@ -47,7 +47,9 @@ class VisionWork:
         example = images.plain(torch.arange(2, device=device)).cpu()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(what.seed)
-            model, projector = what.arm.build(s.make(train.pixels.shape[1:], train.classes), example)
+            model, projector = what.arm.build(
+                s.make(train.pixels.shape[1:], train.classes), example, over=s.over
+            )
         model = model.to(device).to(memory_format=torch.channels_last)
         self.trainer = Trainer(
             model,

@@ -28,6 +28,8 @@ class Seeing:
     """units of each hidden layer after them"""
     batch_norm: bool = True
     """BatchNorm after each convolution, in all arms"""
+    over: Literal["sample", "position"] = "sample"
+    """what a norm that is put in takes together: channels and space, or the channels of each position"""
     dropout: float = 0.0
     """share of a hidden layer's units that are left out of each update"""
     weight_size: float = HE
