@@ -278,9 +278,10 @@ def test_every_scale_asks_for_sound_runs(name: str, scale: str) -> None:
 
 
 def test_settings_are_checked() -> None:
-    assert copies("100+50") == (100, 50)
+    assert copies("100+50", 7) == {"strings": 7, "prefix": 100, "suffix": 50}
+    assert copies("9x100+50", 7) == {"strings": 9, "prefix": 100, "suffix": 50}
     with pytest.raises(ValueError, match="'100' is no form of strings"):
-        copies("100")
+        copies("100", 7)
     with pytest.raises(ValueError, match="3 heads cannot share"):
         replace(MEMORISING, heads=3)
     with pytest.raises(ValueError, match="suffix must be between 3 and 8"):

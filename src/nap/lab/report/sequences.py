@@ -49,10 +49,12 @@ def induction(rows: Rows) -> list[Figure]:
     for number, form in enumerate(rows.unique("form")):
         here = rows.where(form=form)
         panels = [panel(here, measure, _arms(here), x="step") for measure in COPYING]
-        prefix, _, suffix = str(form).partition("+")
+        count, _, lengths = str(form).rpartition("x")
+        prefix, _, suffix = lengths.partition("+")
+        strings = f"{int(count):,} strings of " if count else ""
         caption = (
-            f"{prefix} random tokens, then {suffix} that copy a piece of them. Copying: accuracy on all but "
-            "the first two of those. Memorising: accuracy on the random tokens."
+            f"{strings}{prefix} random tokens, then {suffix} that copy a piece of them. Copying: accuracy on "
+            "all but the first two of those. Memorising: accuracy on the random tokens."
         )
         made.append(Figure(f"induction-{number}", panels, columns=4, caption=caption))
     return made

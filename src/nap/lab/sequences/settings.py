@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -118,13 +119,19 @@ class Copying(Network, Training):
         check(self, "strings", self.strings, self.batch_size)
 
 
-def copies(form: str) -> tuple[int, int]:
-    """The two lengths that a form names.
+def copies(form: str, strings: int) -> dict[str, int]:
+    """What a form says of `Copying`: two lengths, and how many strings, if not `strings`.
 
-    >>> copies("412+100")
-    (412, 100)
+    >>> copies("412+100", strings=4096)
+    {'strings': 4096, 'prefix': 412, 'suffix': 100}
+    >>> copies("65536x100+50", strings=4096)
+    {'strings': 65536, 'prefix': 100, 'suffix': 50}
     """
-    prefix, plus, suffix = form.partition("+")
-    if not (plus and prefix.isdecimal() and suffix.isdecimal()):
-        raise ValueError(f"{form!r} is no form of strings: write the two lengths as in 412+100")
-    return int(prefix), int(suffix)
+    found = re.fullmatch(r"(?:([0-9]+)x)?([0-9]+)\+([0-9]+)", form)
+    if not found:
+        raise ValueError(
+            f"{form!r} is no form of strings: write the two lengths as in 412+100, "
+            "or how many strings, too, as in 65536x100+50"
+        )
+    count, prefix, suffix = found.groups()
+    return {"strings": int(count or strings), "prefix": int(prefix), "suffix": int(suffix)}
