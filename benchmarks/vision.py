@@ -16,10 +16,12 @@ import json
 import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from nap.lab.experiments.table1_cifar import PAPER
 from nap.lab.models.resnet import ResNetV2
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.vision.augment import Crops
@@ -32,17 +34,18 @@ LEVELS = (torch.full((3,), 127.5), torch.full((3,), 70.0))  # mean and deviation
 
 def trainer(arm: VisionArm, options: argparse.Namespace) -> Trainer:
     """The arm's network in training on random images."""
-    size, classes = (32, 10) if options.net == "vgg" else (224, 1000)
+    size, classes = (224, 1000) if options.net == "resnet" else (32, 10)
     device = torch.device(options.device)
     count = max(options.images, options.batch * options.steps)
     images = Crops.of(torch.randint(256, (count, 3, size, size), dtype=torch.uint8, device=device), *LEVELS)
-    settings = Seeing(batch_size=options.batch, batch_norm=not options.no_batch_norm)
+    network = Seeing() if options.net == "vgg16" else PAPER
+    settings = replace(network, batch_size=options.batch, batch_norm=not options.no_batch_norm)
 
     def make() -> torch.nn.Module:
-        return settings.make((3, size, size), classes)() if options.net == "vgg" else ResNetV2(3, classes)
+        return ResNetV2(3, classes) if options.net == "resnet" else settings.make((3, size, size), classes)()
 
     torch.manual_seed(0)
-    model, projector = arm.build(make, torch.randn(2, 3, size, size))
+    model, projector = arm.build(make, torch.randn(2, 3, size, size), over=options.over)
     model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     cuda = device.type == "cuda"
     return Trainer(
@@ -54,7 +57,7 @@ def trainer(arm: VisionArm, options: argparse.Namespace) -> Trainer:
         half=cuda,
         compile_=cuda and not options.eager,
         graph=cuda and not options.no_graph,
-        quick=cuda and options.net == "vgg",
+        quick=cuda and options.net != "resnet",
     )
 
 
@@ -74,7 +77,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--net", choices=("vgg", "resnet"), default="vgg")
+    parser.add_argument(
+        "--net", choices=("vgg", "vgg16", "resnet"), default="vgg", help="vgg: that of nap run table1-cifar"
+    )
+    parser.add_argument("--over", choices=("sample", "position"), default="sample", help="of the norms")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--images", type=int, default=1, help="images that lie on the device, at least")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
