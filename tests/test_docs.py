@@ -171,6 +171,14 @@ def test_rows_of_the_paper_page_are_read() -> None:
     assert {name for row in rows for name in row.names} == set(MODULES)
     assert all(row.scales for row in rows)
     assert all(re.fullmatch(r"\d+ / \d+ / \d+|", row.verdicts) for row in rows)
+    (sines,) = [row for row in rows if row.variant == "sines"]
+    assert (sines.names, sines.scales) == (("induction",), ("paper",))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_verdicts_on_different_rows_have_different_headings(name: str) -> None:
+    headings = re.findall("^### (.*)$", hook("reproduction").verdicts(name), re.MULTILINE)
+    assert len({*headings}) == len(headings)
 
 
 def test_verdicts_come_from_the_rows() -> None:

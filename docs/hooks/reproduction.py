@@ -34,8 +34,8 @@ MARKER = re.compile(r"^<!-- lab: (\w+) ?(.*?) -->$", re.MULTILINE)
 SCALES = ("demo", "small", "paper")
 ARCHIVE = re.compile(rf"-({'|'.join(SCALES)})\.tar\.xz$")
 NAME = re.compile(
-    rf"\b({'|'.join(sorted(MODULES, key=len, reverse=True))})(?:-({'|'.join(SCALES)}))?(?![\w-])"
-)
+    rf"\b({'|'.join(sorted(MODULES, key=len, reverse=True))})(?:(?:-(\w+))?-({'|'.join(SCALES)}))?(?![\w-])"
+)  # fig1, fig1-small, or a variant of it: induction-sines-paper
 LEADING_SCALES = re.compile(rf"(?:{'|'.join(SCALES)})(?:, (?:{'|'.join(SCALES)}))*\b")
 MEASURES = (
     *("dead_units", "linearized_units", "dormant_units", "feature_rank"),
@@ -52,6 +52,7 @@ class Stated:
 
     names: tuple[str, ...]
     scales: tuple[str, ...]
+    variant: str  # of the settings, if any
     setting: str
     command: str
     verdicts: str  # hold / fail / open, or nothing
@@ -75,10 +76,10 @@ def stated_rows() -> tuple[Stated, ...]:
         names = NAME.findall(cells[0])
         if len(cells) != 4 or not names:
             continue
-        suffixes = tuple(dict.fromkeys(scale for _, scale in names if scale))
+        suffixes = tuple(dict.fromkeys(scale for _, _, scale in names if scale))
         leading = LEADING_SCALES.match(cells[1])
         scales = suffixes or tuple(leading[0].split(", ") if leading else ())
-        rows.append(Stated(tuple(name for name, _ in names), scales, *cells[1:]))
+        rows.append(Stated(tuple(name for name, _, _ in names), scales, names[0][1], *cells[1:]))
     return tuple(rows)
 
 
@@ -169,12 +170,14 @@ def verdicts(name: str) -> str:
     for archive, part in parts:
         scale, packed = part.group.scale, archive.partition(".")[0]
         place = f"{name}-in-{packed}"
+        named = NAME.match(packed)
+        variant = f" ({named[2]})" if named and named[2] else ""
         again = f"tar xf evidence/{archive} && nap claims {packed}"
         _html[place] = _drawn(part, place)
         missing = part.section.missing(part.group.rows)
         lacks = f"\n\nNo rows for: {' · '.join(missing)}." if missing else ""
         texts.append(
-            f"### Verdicts at scale {scale}\n\n{summary(part.results)} Decided on the rows in "
+            f"### Verdicts at scale {scale}{variant}\n\n{summary(part.results)} Decided on the rows in "
             f"`evidence/{archive}` when this page was built; in a clone, `{again}` decides them again."
             f"{lacks}\n\n"
             f'<div data-place="{place}"></div>'
@@ -195,7 +198,10 @@ def overview(_: str) -> str:
     lines = ["| Experiment | What the paper shows with it | Hold / fail / open |", "|---|---|---|"]
     for name in MODULES:
         rows = [row for row in rows_about(name) if row.verdicts]
-        found = "<br>".join(f"{', '.join(row.scales)}: {counted(name, row)}" for row in rows)
+        found = "<br>".join(
+            f"{', '.join(row.scales)}{f' ({row.variant})' if row.variant else ''}: {counted(name, row)}"
+            for row in rows
+        )
         lines.append(f"| [`{name}`]({name}.md) | {experiment(name).shows} | {found or 'no result yet'} |")
     return "\n".join(lines)
 
