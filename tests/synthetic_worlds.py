@@ -198,7 +198,7 @@ def induction_world(as_told: bool) -> Iterator[Row]:
     told = {"baseline": 500, "projection only": 400, "norm only": 350, "NaP": 200, "NaP, no scale": 300}
     opposite = {"baseline": 200, "projection only": 350, "norm only": 300, "NaP": 450, "NaP, no scale": 400}
     best = 0.95 if as_told else 0.5
-    for form, (arm, half) in product(("412+100", "100+50"), (told if as_told else opposite).items()):
+    for form, (arm, half) in product(("412+100", "65536x100+50"), (told if as_told else opposite).items()):
         learnt = 1 / (1 + np.exp((half - steps) / 50))
         metrics = {"retrieval": best * learnt, "unseen": best * learnt, "memorisation": 0.3 * learnt}
         keys = {"experiment": "induction", "arm": arm, "form": form}

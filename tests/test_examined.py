@@ -115,6 +115,8 @@ def test_the_same_set_twice_is_refused(tmp_path: Path) -> None:
     text = written(tmp_path / "c.jsonl", PASSAGES)
     with pytest.raises(ValueError, match="two exams are named other"):
         work(f"other={text}", f"other={text}")
+    with pytest.raises(ValueError, match="two exams are named held out"):
+        work(f"held out={text}")
     assert len(exam("other", str(text), Bytes(), 32)) > 1
 
 
@@ -126,6 +128,14 @@ def test_what_cannot_be_examined_is_said_before_texts_are_put_into_tokens(
         work("piqa")
     with pytest.raises(ValueError, match=r"should be in nowhere\.jsonl, which is no file"):
         work("piqa=nowhere.jsonl")
+    with pytest.raises(DataMissing, match="nap data fetch wikitext-103"):
+        work("wikitext-103")
+    with pytest.raises(ValueError, match=r"c4 is streamed, and no exam: .* as in c4=FILE\.jsonl"):
+        work("c4")
+    with pytest.raises(ValueError, match="there is no text 'nothing': name files"):
+        work("nothing")
+    with pytest.raises(ValueError, match="two exams are named python"):
+        work("python", "python")
 
 
 def test_an_answer_that_the_model_cannot_see_is_refused_before_training(tmp_path: Path) -> None:

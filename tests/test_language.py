@@ -80,6 +80,17 @@ def test_what_is_not_there_is_named(book: str) -> None:
         load(["nowhere"], "bytes")
     with pytest.raises(ValueError, match="there is no tokenizer 'bpe'"):
         load([book], "bpe")
+    with pytest.raises(ValueError, match="text is empty; name a text to learn from"):
+        replace(SMALL, text=())
+
+
+def test_a_text_that_is_too_short_is_named_with_its_part(book: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"the part held out of .*book\.jsonl is too short: .* lower --length"
+    ):
+        work(config=replace(SMALL, text=(book,), tokenizer="bytes", length=1000))
+    with pytest.raises(ValueError, match=r"the training part of .*book\.jsonl is too short"):
+        work(config=replace(SMALL, text=(book,), tokenizer="bytes", tokens=10))
 
 
 @pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda a: a.name)

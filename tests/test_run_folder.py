@@ -33,6 +33,9 @@ class Config:
     widths: tuple[int, ...] = (32, 64)
 
 
+ROW = '{"loss": 1}\n'
+
+
 def opened(path: Path, config: Any = None, **options: Any) -> RunFolder:
     return RunFolder.open(
         path, experiment="fig1", scale="demo", run="nap", config=config or Config(), **options
@@ -52,8 +55,21 @@ def test_a_folder_is_taken_up_with_the_same_settings(tmp_path: Path) -> None:
         assert len(again.config_hash) == 8
 
 
+@pytest.mark.parametrize("left", ["checkpoint.pt", "checkpoint.previous.pt", "rows.jsonl"])
+def test_settings_that_led_to_nothing_are_in_nobody_s_way(tmp_path: Path, left: str) -> None:
+    opened(tmp_path).close()
+    (tmp_path / left).touch()  # as a run leaves its rows that ends before the first of them
+    with opened(tmp_path, Config(lr=0.5)) as folder:
+        assert folder.settings["config"]["lr"] == 0.5
+    assert json.loads((tmp_path / "config.json").read_bytes())["config"]["lr"] == 0.5
+    (tmp_path / left).write_text(ROW)
+    with pytest.raises(ValueError, match="holds a run with other settings"):
+        opened(tmp_path)
+
+
 def test_other_settings_are_refused_key_by_key(tmp_path: Path) -> None:
     opened(tmp_path).close()
+    (tmp_path / "rows.jsonl").write_text(ROW)
     before = (tmp_path / "config.json").read_bytes()
     with pytest.raises(ValueError, match="holds a run with other settings") as caught:
         opened(tmp_path, {"seeds": 5, "widths": [32, 64], "decay": 0.1})
@@ -86,6 +102,7 @@ def test_a_folder_that_is_older_than_a_setting_is_taken_up_at_its_default(tmp_pa
         path = tmp_path / type(old).__name__
         with opened(path, old) as first:
             before = first.config_hash
+            (path / "rows.jsonl").write_text(ROW)
         with opened(path, new) as again:
             assert again.config_hash == before  # its rows go on under the same digits
         with pytest.raises(ValueError, match='positions: not set there, "sines" now'):
@@ -115,6 +132,7 @@ def test_starting_over_can_be_killed_at_any_moment(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"experiment": "fig1"'])
 def test_damaged_settings_are_an_error_with_a_way_out(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
+    (tmp_path / "rows.jsonl").write_text(ROW)
     with pytest.raises(ValueError, match=r"config\.json is damaged .* start over with --force"):
         opened(tmp_path)
     opened(tmp_path, start_over=True).close()

@@ -17,6 +17,7 @@ import nap
 from nap.lab.data.streams import batches
 from nap.lab.data.strings import copied_strings, random_strings
 from nap.lab.experiments.experiment import experiments
+from nap.lab.experiments.induction import Induction
 from nap.lab.runs.work import NotFinite
 from nap.lab.sequences.arms import (
     BASELINE,
@@ -277,11 +278,35 @@ def test_every_scale_asks_for_sound_runs(name: str, scale: str) -> None:
     )
 
 
+@pytest.mark.parametrize("steps", [7, 11, 15, 20])
+def test_the_accuracy_of_a_data_set_is_the_mean_over_its_updates(steps: int) -> None:
+    config = replace(MEMORISING, steps=steps, tasks=2)
+    whole = [row for row in finished(work(config=config)) if "kind" not in row]
+    run, one_by_one = work(config=config), []
+    run.stretch, run._in_task, run.total = 1, steps, 2 * steps
+    for row in finished(run):
+        one_by_one += [row["accuracy"]] if row.get("kind") else []
+    assert [row["accuracy"] for row in whole] == pytest.approx(
+        [sum(one_by_one[:steps]) / steps, sum(one_by_one[steps:]) / steps]
+    )
+
+
 def test_settings_are_checked() -> None:
     assert copies("100+50", 7) == {"strings": 7, "prefix": 100, "suffix": 50}
     assert copies("9x100+50", 7) == {"strings": 9, "prefix": 100, "suffix": 50}
     with pytest.raises(ValueError, match="'100' is no form of strings"):
         copies("100", 7)
+    with pytest.raises(ValueError, match=r"--forms 8\+12: .* suffix must be between 3 and 8"):
+        Induction(forms=("16+12", "8+12"))
+    with pytest.raises(ValueError, match=r"--forms 0x16\+12: .* strings must be at least 128"):
+        Induction(forms=("0x16+12",))
+    with pytest.raises(ValueError, match=r"^width is 15, which 8 heads cannot share"):
+        Induction(width=15)
+    with pytest.raises(ValueError, match=r"strings is 512, but every form says how many it has: 200x16\+12"):
+        Induction(strings=512, forms=("200x16+12",))
+    assert Induction(strings=512).copying("412+100").strings == 512
+    with pytest.raises(ValueError, match="width is 15, which sines and cosines cannot share"):
+        replace(MEMORISING, width=15, heads=3, positions="sines")
     with pytest.raises(ValueError, match="3 heads cannot share"):
         replace(MEMORISING, heads=3)
     with pytest.raises(ValueError, match="suffix must be between 3 and 8"):

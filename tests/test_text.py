@@ -47,9 +47,28 @@ def test_documents_by_kind(tmp_path: Path) -> None:
 
 def test_a_line_that_is_no_document_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_text('{"text": "a"}\n{"body": "b"}\n', "utf-8")
-    with pytest.raises(ValueError, match=r"x\.jsonl, line 2, is no JSON object with a field"):
+    for wrong in ('{"body": "b"}', '{"text": null}', '{"text": 3}', "[]", "{"):
+        path.write_text(f'{{"text": "a"}}\n{wrong}\n', "utf-8")
+        with pytest.raises(ValueError, match=r"x\.jsonl, line 2, is no JSON object with a string"):
+            list(documents(path))
+    path.write_text('{"text": "a"}\n\n{"text": "b"}\n\n', "utf-8")
+    assert list(documents(path)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "lines", "tokens"])
+def test_a_file_in_another_encoding_is_named(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"x.{kind}"
+    path.write_bytes('{"text": "été"}'.encode("latin-1"))
+    with pytest.raises(ValueError, match=rf"x\.{kind} is not in UTF-8 .* convert it first"):
         list(documents(path))
+
+
+def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    path = tmp_path / "x.json"
+    path.write_text("no", "utf-8")
+    with pytest.raises(ValueError, match=r"x\.json is no tokenizer of the library .* its JSON file"):
+        Pieces(path)
 
 
 def test_python_brings_half_a_million_characters() -> None:

@@ -95,6 +95,28 @@ def _vgg(batch_norm: bool) -> nn.Module:
 
 FAMILY.add("VGG", lambda: (_vgg(False), image()))
 FAMILY.add("VGG with BatchNorm", lambda: (_vgg(True), image()))
+
+
+class Flattened(nn.Module):
+    """Calls `view` on what a convolution and a pooling leave in memory."""
+
+    def __init__(self, space: int):
+        super().__init__()
+        self.conv: nn.Module = (nn.Conv1d, nn.Conv2d)[space - 1](3, 8, 3, padding=1)
+        self.pool: nn.Module = (nn.MaxPool1d, nn.MaxPool2d)[space - 1](2)
+        self.hidden, self.head = nn.Linear(8 * 8**space, 16), nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(torch.relu(self.conv(x)))
+        return self.head(torch.relu(self.hidden(x.view(x.shape[0], -1))))
+
+
+FAMILY.add("convolution in time, flattened by view", lambda: (Flattened(1), torch.randn(2, 3, 16)))
+FAMILY.add(
+    "convolution, each position by itself, flattened by view",
+    lambda: (Flattened(2), torch.randn(2, 3, 16, 16)),
+    options={"over": "position"},
+)
 FAMILY.add("VGG, each position by itself", lambda: (_vgg(False), image()), options={"over": "position"})
 FAMILY.add(
     "VGG with BatchNorm, each position by itself",

@@ -56,7 +56,7 @@ def plan(
             hang on, such as `torch.relu`, or is moved on its way, such as by a transpose, is done by
             branch; what is pooled in space on its way to a BatchNorm as if it were a sum.
         over: of images and the like, a norm takes channels and space together, as `GroupNorm(1, C)` does, or
-            the channels of each position by themselves, as ConvNeXt and JAX's LayerNorms do by default.
+            the channels of each position by themselves, as ConvNeXt does, and Flax's LayerNorm by default.
         qk_norm: per-head RMSNorm on queries and keys.
         rnn: nn.LSTM, GRU and RNN become layer-normalised ones, or are an error.
         eps: relative to the weight in front, which makes scale-invariance exact, or a number.

@@ -103,15 +103,15 @@ class Norm(nn.Module):
         return Known(x, mean, variance, moments.scaled(affine, _like(self.weight, x), _like(self.bias, x)))
 
     def _positions(self, x: Tensor) -> Tensor:
-        last = self.layout == "features"
-        x = x if last else x.movedim(-1 - self.spatial, -1)  # of channels-last images no copy is made
+        given, spatial = x, 0 if self.layout == "features" else self.spatial
+        x = x.movedim(-1 - spatial, -1)  # of channels-last images no copy is made
         weight, bias = _like(self.weight, x), _like(self.bias, x)
         if self.centre:
             x = F.layer_norm(x, (self.width,), weight, bias, self.eps)
         else:
             x = F.rms_norm(x, (self.width,), weight, self.eps)
             x = x if bias is None else x + bias
-        return x if last else x.movedim(-1, -1 - self.spatial)
+        return _features_back(x, spatial, given)
 
     def _sample(self, x: Tensor) -> Tensor:
         batched = x if x.ndim == self.spatial + 2 else x.unsqueeze(0)
@@ -179,6 +179,12 @@ def _wide(y: Tensor, unit: Tensor | None) -> Tensor:
     return x if unit is None else x / unit.to(x.dtype)
 
 
+def _features_back(x: Tensor, spatial: int, given: Tensor) -> Tensor:
+    """The last axis back in front of those of space, in memory as it was given: the model may call `view`."""
+    x = x.movedim(-1, -1 - spatial)
+    return x.contiguous() if spatial and given.is_contiguous() else x
+
+
 def _like(parameter: Tensor | None, x: Tensor) -> Tensor | None:
     return None if parameter is None else parameter.to(x.dtype)
 
@@ -229,7 +235,7 @@ class FusedNorm(nn.Module):
         self.parts = nn.ModuleDict(norms)
 
     def forward(self, y: Tensor, *weights: Tensor, bias: Tensor | None = None) -> Tensor:
-        x = y.movedim(-1 - self.spatial, -1) if self.spatial else y
+        x = y.movedim(-1 - self.spatial, -1)
         pieces, biases = self._pieces(x), self._pieces(bias)
         relative = any(norm.relative for norm in self.norms)
         scale = row_rms(weights, self.norms[0].rows) if relative else None  # once for all parts
@@ -239,7 +245,7 @@ class FusedNorm(nn.Module):
                 pieces[i] = self._normalise(piece, section, scale)
         x = pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)  # of one it would be a copy
         x = x.flatten(-2) if self.periods > 1 else x
-        return x.movedim(-1, -1 - self.spatial) if self.spatial else x
+        return _features_back(x, self.spatial, y)
 
     @property
     def norms(self) -> list[Norm]:

@@ -27,21 +27,32 @@ def documents(path: Path) -> Iterator[str]:
     `.jsonl`: the field "text" of each line. `.tokens`: WikiText, an article each. `.lines`: a line
     each. Else plain text, in pieces of 100,000 characters, cut at white space.
     """
+    try:
+        yield from _by_kind(path)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not in UTF-8 ({error}); convert it first, as with iconv") from error
+
+
+def _by_kind(path: Path) -> Iterator[str]:
     if path.suffix == ".jsonl":
         with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    yield json.loads(line)["text"]
-                except (ValueError, KeyError, TypeError) as error:
-                    raise ValueError(
-                        f'{path}, line {number}, is no JSON object with a field "text"'
-                    ) from error
+            yield from (_text(line, path, number) for number, line in enumerate(lines, 1) if line.strip())
     elif path.suffix == ".tokens":
         yield from articles(path.read_text("utf-8").split("\n"))
     elif path.suffix == ".lines":
         yield from filter(str.strip, path.read_text("utf-8").split("\n"))
     else:
         yield from cut_up(path.read_text("utf-8"))
+
+
+def _text(line: str, path: Path, number: int) -> str:
+    try:
+        text = json.loads(line)["text"]
+    except (ValueError, KeyError, TypeError):
+        text = None
+    if not isinstance(text, str):
+        raise ValueError(f'{path}, line {number}, is no JSON object with a string in its field "text"')
+    return text
 
 
 def articles(lines: Iterable[str]) -> Iterator[str]:
@@ -114,7 +125,13 @@ class Pieces:
     """A tokenizer of the library `tokenizers`, from its JSON file; the end token is `end_token`."""
 
     def __init__(self, path: Path, end_token: str = "<|endoftext|>"):
-        self._tokenizer = _library().Tokenizer.from_file(str(path))
+        library = _library()
+        try:
+            self._tokenizer = library.Tokenizer.from_file(str(path))
+        except Exception as error:  # of no narrower type
+            raise ValueError(
+                f"{path} is no tokenizer of the library `tokenizers` ({error}); name its JSON file"
+            ) from error
         self.vocabulary = self._tokenizer.get_vocab_size()
         found = self._tokenizer.token_to_id(end_token)
         if found is None:

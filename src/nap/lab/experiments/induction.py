@@ -11,6 +11,7 @@ from nap.lab.experiments.seeded_runs import seeded_runs
 from nap.lab.sequences.arms import BASELINE, NAP, NAP_NO_SCALE, NORM_ONLY, PROJECTION_ONLY
 from nap.lab.sequences.run import CopyingWork
 from nap.lab.sequences.settings import Copying, Network, Training, copies
+from nap.methods.contract import check_range as check
 
 ARMS = (BASELINE, PROJECTION_ONLY, NORM_ONLY, NAP, NAP_NO_SCALE)
 ArmName = Literal["baseline", "projection only", "norm only", "NaP", "NaP, no scale"]
@@ -32,13 +33,26 @@ class Induction(Network, Training):
     """arms to train"""
 
     def __post_init__(self) -> None:
+        Network.__post_init__(self)
+        Training.__post_init__(self)
+        for name in ("steps", "every"):
+            check(self, name, getattr(self, name), 1)
         for form in self.forms:
             self.copying(form)
+        if self.strings != type(self).strings and all("x" in form for form in self.forms):
+            raise ValueError(
+                f"strings is {self.strings}, but every form says how many it has: {', '.join(self.forms)}; "
+                f"write that number there, or leave it out of --forms"
+            )
 
     def copying(self, form: str) -> Copying:
         """The settings of one form."""
         shared = {name: getattr(self, name) for name in Copying.__dataclass_fields__ if hasattr(self, name)}
-        return Copying(**shared | copies(form, self.strings))
+        asked = copies(form, self.strings)
+        try:
+            return Copying(**shared | asked)
+        except ValueError as error:
+            raise ValueError(f"--forms {form}: {error}") from error
 
 
 def runs(config: Induction) -> list[Run]:

@@ -33,8 +33,8 @@ def runs(config: Cifar) -> list[Run]:
 
 
 # "VGG16-like": a network of 11 convolutions with which the baseline is as good as the paper's. The one with
-# 13 and two hidden layers (`Seeing`'s own) ends .8 points below. Weights start as wide as those that
-# JAX's libraries draw from a normal of deviation 1/√inputs, cut off at two deviations.
+# 13 and two hidden layers (`Seeing`'s own) ends .8 points below. Weights start as wide as those of Haiku's
+# default, a normal of deviation 1/√inputs that is cut off at two deviations.
 PAPER = Cifar(channels=VGG11, mean=True, hidden=(), weight_size=0.88)
 SMALL = replace(PAPER, steps=40_000, every=2)
 DEMO = Cifar(

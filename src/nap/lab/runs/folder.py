@@ -25,6 +25,7 @@ WHAT_A_RUN_WRITES = (  # in the order in which starting over removes it: a kill 
     rows.FILE_NAME,
     CONFIG_NAME,
 )
+RESULTS = (checkpoint.FILE_NAME, checkpoint.PREVIOUS_NAME, checkpoint.REFUSED_NAME, rows.FILE_NAME)
 _MISSING = object()
 
 
@@ -48,11 +49,13 @@ class RunFolder:
         """Create the folder, or take it up again if it holds the same configuration.
 
         `config` (a dataclass or mapping) is all that determines the rows. `start_over` removes what
-        an earlier run left here, whatever its configuration.
+        an earlier run left here, whatever its configuration. One that left nothing but its configuration,
+        because that could not be run, is in nobody's way.
 
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "nap"
         >>> RunFolder.open(path, experiment="fig1", scale="demo", run="nap", config={"lr": 0.1}).close()
+        >>> _ = (path / "rows.jsonl").write_text('{"loss": 1}')
         >>> RunFolder.open(path, experiment="fig1", scale="demo", run="nap", config={"lr": 0.2})
         Traceback (most recent call last):
         ValueError: ... holds a run with other settings:
@@ -146,7 +149,7 @@ def _settings(path: Path, asked: dict[str, Any], config: Any) -> dict[str, Any]:
     A setting that is newer than the folder and stands at its default is what the folder was begun with.
     """
     file = path / CONFIG_NAME
-    if not file.exists():
+    if not (file.exists() and any(_filled(path / name) for name in RESULTS)):
         write_json(file, asked)
         return asked
     try:
@@ -166,6 +169,10 @@ def _settings(path: Path, asked: dict[str, Any], config: Any) -> dict[str, Any]:
             + "\nChoose another folder with --out, or start this one over with --force"
         )
     return there
+
+
+def _filled(file: Path) -> bool:
+    return file.exists() and file.stat().st_size > 0
 
 
 def _completed(there: Any, asked: Any, config: Any) -> Any:

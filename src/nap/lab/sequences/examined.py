@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from nap.lab.data import c4
+from nap.lab.data.catalog import of_role
 from nap.lab.data.corpus import identity_of_text, texts
 from nap.lab.data.questions import KINDS, Question, read
 from nap.lab.data.store import paths, sha256
@@ -44,16 +47,14 @@ class ExaminedWork(ReadingWork):
 
     def __init__(self, what: NetworkRun, device: torch.device, **options: Any):
         settings: Examined = what.settings
-        sources = [(name, path) for name, _, path in (word.partition("=") for word in settings.exams)]
-        found = {name: identity(name, path) for name, path in sources}  # all there? tokenising takes hours
+        sources = named(settings.exams)
+        found = {name: identity(name, path) for name, path in sources.items()}  # tokenising takes hours
         super().__init__(what, device, **options)
         if not here().agree(found):
             raise ValueError("the processes do not find the same exams: give all of them the same files")
         self._read["exams"] = found
         self._exams: dict[str, Exam] = {HELD_OUT: self.valid}
-        for name, path in sources:
-            if name in self._exams:
-                raise ValueError(f"two exams are named {name}; write NAME=FILE with another name for one")
+        for name, path in sources.items():
             self._exams[name] = exam(name, path, self.coder, settings.length, settings.examined)
 
     def advance(self) -> list[Row]:
@@ -94,13 +95,35 @@ class ExaminedWork(ReadingWork):
         return row | {"answered": numbers["choice"], "answered_by_byte": numbers["choice_by_byte"]}
 
 
+def named(exams: Sequence[str]) -> dict[str, str]:
+    """The exams' names, each with its file, or "" for one of the catalogue.
+
+    >>> named(["piqa", "pile=some.jsonl"])
+    {'piqa': '', 'pile': 'some.jsonl'}
+    """
+    found: dict[str, str] = {}
+    for name, _, path in (word.partition("=") for word in exams):
+        if name in found or name == HELD_OUT:
+            raise ValueError(f"two exams are named {name}; write NAME=FILE with another name for one")
+        found[name] = path
+    return found
+
+
 def identity(name: str, path: str) -> str:
     """What changes when the set does; `DataMissing` or another ValueError where it is not there."""
     if path and not Path(path).is_file():
         raise ValueError(f"the exam {name} should be in {path}, which is no file")
-    if path or name not in KINDS:
-        return identity_of_text(path or name)
-    return " ".join(sha256(file) for file in paths(name))
+    if path:
+        return identity_of_text(path)
+    if name == c4.NAME:
+        raise ValueError(
+            "c4 is streamed, and no exam: a network that learns from it is judged on its validation split, "
+            f"as {HELD_OUT!r}; to judge another one, name a file of its pages, as in c4=FILE.jsonl"
+        )
+    there = paths(name) if name in (*KINDS, *of_role("text")) else []
+    if name not in KINDS:
+        return identity_of_text(name)
+    return " ".join(map(sha256, there))
 
 
 def exam(name: str, path: str, coder: Coder, length: int, most: int = 0) -> Exam:

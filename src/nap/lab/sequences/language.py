@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from nap.lab.data.corpus import load
-from nap.lab.data.tokens import Windows
+from nap.lab.data.tokens import TokenFile, Windows
 from nap.lab.runs.crew import here
 from nap.lab.runs.work import OtherInputs
 from nap.lab.sequences.settings import Network
@@ -71,6 +71,8 @@ class Reading(Network):
         check(self, "clip", self.clip, 1e-6)
         check(self, "judged", self.judged, 0)
         check(self, "tokens", self.tokens, 0)
+        if not self.text:
+            raise ValueError("text is empty; name a text to learn from, as in --text python")
         if self.batch_size % self.parts:
             raise ValueError(
                 f"batch_size is {self.batch_size}, which {self.parts} parts cannot share; change --parts"
@@ -86,6 +88,16 @@ class Reading(Network):
             init_value=0.0,
             end_value=0.1 * self.learning_rate,
         )
+
+
+def _windows(part: TokenFile, settings: Reading, which: str) -> Windows:
+    try:
+        return part.windows(settings.length)
+    except ValueError as error:
+        names = ", ".join(settings.text)
+        raise ValueError(
+            f"the {which} of {names} is too short: {error}; lower --length, or learn from more text"
+        ) from error
 
 
 class ReadingWork:
@@ -109,7 +121,8 @@ class ReadingWork:
         with crew.leader_first():
             corpus = load(s.text, s.tokenizer, limit=s.tokens or None)
         self.coder = corpus.coder
-        self.train, self.valid = (part.windows(s.length) for part in (corpus.train, corpus.valid))
+        self.train = _windows(corpus.train, s, "training part")
+        self.valid = _windows(corpus.valid, s, "part held out")
         self._read = {
             part: dict(file.about) for part, file in (("train", corpus.train), ("valid", corpus.valid))
         }

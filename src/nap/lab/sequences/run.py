@@ -130,7 +130,9 @@ class MemorisingWork(StringWork):
         way = {"kind": "trajectory", "task": task, "step": (task - 1) * self.steps + step} | found
         if step < self.steps:
             return [way]
-        accuracy, self._so_far = sum(self._so_far) / len(self._so_far), []
+        updates = [min(self.stretch, self.steps - first) for first in range(0, self.steps, self.stretch)]
+        right = sum(share * count for share, count in zip(self._so_far, updates, strict=True))
+        accuracy, self._so_far = right / self.steps, []
         return [way, {"task": task} | found | {"accuracy": accuracy, "final_accuracy": found["accuracy"]}]
 
     def state_dict(self) -> dict[str, Any]:

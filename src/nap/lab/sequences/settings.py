@@ -32,6 +32,8 @@ class Network:
             check(self, name, getattr(self, name), 1)
         if self.width % self.heads:
             raise ValueError(f"width is {self.width}, which {self.heads} heads cannot share; change --heads")
+        if self.positions == "sines" and self.width % 2:
+            raise ValueError(f"width is {self.width}, which sines and cosines cannot share; make it even")
 
     def make(
         self, vocabulary: int, length: int, *, tied: bool = False, recompute: bool = False
