@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,7 @@ from nap.lab.runs.work import NotFinite
 from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision import classifier, trainer
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.vision.augment import Crops
+from nap.lab.vision.augment import Crops, Edges, with_edge
 from nap.lab.vision.run import VisionWork
 from nap.lab.vision.settings import Seeing
 from nap.norms.norm import Norm
@@ -75,6 +76,33 @@ def test_crops_use_every_place_and_plain_ones_the_middle() -> None:
     assert len({tuple(crop.flatten().tolist()) for crop in many}) == 5 * 5 * 2
     torch.testing.assert_close(crops.plain(torch.tensor([0]))[0], pixels[0].float())
     assert many.is_contiguous(memory_format=torch.channels_last)
+
+
+@given(st.integers(0, 3), st.sampled_from(["black", "mean", "mirror"]))
+def test_an_edge_is_what_numpy_makes_of_it(edge: int, edges: Any) -> None:
+    pixels = torch.randint(256, (3, 2, 5, 4), dtype=torch.uint8)
+    mean = torch.tensor([3.4, 70.6])
+    found = with_edge(pixels, edge, edges, mean)
+    around = [(0, 0), (0, 0), (edge, edge), (edge, edge)]
+    for channel, level in enumerate((3, 71)):
+        hows: dict[str, dict[str, Any]] = {
+            "black": {"mode": "constant"},
+            "mean": {"mode": "constant", "constant_values": level},
+            "mirror": {"mode": "reflect"},
+        }
+        by_hand = np.pad(pixels.numpy(), around, **hows[edges])[:, channel]
+        assert np.array_equal(found[:, channel].numpy(), by_hand)
+
+
+def test_the_edges_that_are_asked_for_are_cropped_into() -> None:
+    padded = [
+        work(BASELINE, replace(TINY, crop=2, edges=edges)).trainer.images.padded for edges in get_args(Edges)
+    ]
+    for one, other in combinations(padded, 2):
+        assert torch.equal(one[:, 2:-2, 2:-2], other[:, 2:-2, 2:-2])
+        assert not torch.equal(one, other)
+    with pytest.raises(ValueError, match="images of 8×8 pixels do not go on for 8 in a mirror; lower --crop"):
+        work(BASELINE, replace(TINY, crop=8, edges="mirror"))
 
 
 @pytest.mark.parametrize(("over", "layout"), [("sample", "sample"), ("position", "channels")])

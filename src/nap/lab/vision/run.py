@@ -36,7 +36,8 @@ class VisionWork:
         train, test = split(s.data, s.held_out)
         mean, std = train.statistics()
         images, self._test = (
-            Crops.of(part.pixels.to(device), mean, std, edge=s.crop, flip=s.flip) for part in (train, test)
+            Crops.of(part.pixels.to(device), mean, std, edge=s.crop, flip=s.flip, edges=s.edges)
+            for part in (train, test)
         )
         self._test_labels = test.labels.to(device)
         self._count, self._a_pass = len(train), len(train) // s.batch_size

@@ -9,6 +9,7 @@ from typing import Literal
 from torch import nn
 
 from nap.lab.models.vgg import HE, VGG16, vgg
+from nap.lab.vision.augment import Edges
 from nap.methods.contract import check_range as check
 
 
@@ -51,7 +52,9 @@ class Seeing:
     smoothing: float = 0.0
     """label smoothing"""
     crop: int = 4
-    """pixels of the black edge that random crops reach into"""
+    """pixels beyond an image that random crops reach into"""
+    edges: Edges = "black"
+    """what is there: black, the mean of all images, or the image as in a mirror"""
     flip: bool = True
     """half of the images are mirrored"""
     seeds: int = 3
