@@ -133,13 +133,14 @@ def kill_at_random(
 ) -> None:
     """Kill that many workers, or others of their processes, at random moments.
 
-    On a busy machine this process may come too late: one kill is enough then, if all is finished after it.
+    The first has done some steps by then, so that its folder must tell of a sitting that was killed. On a
+    busy machine this process may come too late: one kill is enough then, if all is finished after it.
     """
     killed = 0
 
     def found() -> list[int] | Literal["too late"]:
         late = killed and driver.process.poll() is not None
-        return "too late" if late else sorted(workers(out).values())
+        return "too late" if late else sorted(workers(out).values() if killed else advanced(out))
 
     while killed < kills:
         pids = until(found, None if killed else driver)
