@@ -6,6 +6,7 @@ from importlib.util import find_spec
 import torch
 
 NEED_TRITON = [
+    "src/nap/lab/training/convolution_kernels.py",
     "src/nap/lab/training/kernels.py",
     "src/nap/lab/vision/descent.py",
     "src/nap/norms/fused.py",

@@ -50,7 +50,7 @@ def test_a_few_steps_are_those_of_sgd_and_the_projection(on_spheres: tuple[int, 
     first, second = sgd(ours), sgd(theirs)
     radii = {k: ours[k].detach().norm().view(1) for k in on_spheres}
     skip = torch.zeros((), device=DEVICE)
-    descent = Descent(first, ours, radii, skip)
+    descent = Descent([first], ours, radii, skip)
     for _ in range(3):
         gradients = [torch.randn_like(leaf) for leaf in descent.leaves]
         gradients[3] = gradients[3].contiguous()  # not as the weight lies in memory
@@ -79,7 +79,7 @@ def test_nothing_moves_where_it_must_not() -> None:
     optimizer = sgd(ours)
     before = [p.detach().clone() for p in ours]
     radii = {1: ours[1].detach().norm().view(1)}
-    descent = Descent(optimizer, ours, radii, torch.ones((), device=DEVICE))
+    descent = Descent([optimizer], ours, radii, torch.ones((), device=DEVICE))
     halves = {k: half.detach().clone() for k, half in descent.copies.items()}
     norms = descent.norms([torch.full_like(leaf, torch.nan) for leaf in descent.leaves])
     descent.step_()
@@ -96,7 +96,7 @@ def test_a_weight_without_direction_stays_as_it_is() -> None:
 
     weight = torch.zeros(3, 2, device=DEVICE).requires_grad_()
     descent = Descent(
-        sgd([weight]), [weight], {0: torch.ones(1, device=DEVICE)}, torch.zeros((), device=DEVICE)
+        [sgd([weight])], [weight], {0: torch.ones(1, device=DEVICE)}, torch.zeros((), device=DEVICE)
     )
     descent.norms([torch.zeros_like(descent.leaves[0])])
     descent.step_()
@@ -117,7 +117,7 @@ def test_a_network_learns_what_it_learns_by_the_slow_way(arm: VisionArm) -> None
     again = network(arm, True, seed=1)  # its own norms are others
     again.load_state_dict(copy.deepcopy(quick.state_dict()))
     assert quick._descent is not None
-    quick._descent.refresh_(quick._radii())  # the interpreter had rounded its copies down
+    quick._descent.refresh_(quick.radii())  # the interpreter had rounded its copies down
     for one in (quick, again):
         one.learn(order, 1, lambda step: 0.05, 3)
     for found, expected in zip(again.parameters, quick.parameters, strict=True):

@@ -261,7 +261,7 @@ def test_settings_can_be_chosen_without_the_images_for_tests() -> None:
     assert torch.equal(torch.cat([rest.pixels, kept.pixels]), train.pixels)
     run = work(config=replace(TINY, held_out=38))
     assert torch.equal(run._test_labels, kept.labels)
-    assert run._count == len(rest) == 1400
+    assert len(run.trainer.labels) == len(rest) == 1400
     rows = finished(runs(replace(DEMO, held_out=38, steps=1))[0].start(CPU))  # type: ignore[arg-type]
     assert rows[0]["data"] == "digits (judged on 38 training images held out)"  # which no claim takes
     with pytest.raises(ValueError, match="of the 1438 images of digits are held out"):

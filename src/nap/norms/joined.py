@@ -50,12 +50,15 @@ class JoinedBatchNorm2d(nn.BatchNorm2d):
     """A BatchNorm that takes up what the norm before it knows; without that it is as any other."""
 
     def forward(self, input: Tensor) -> Tensor:
-        known: Known | None = getattr(input, KNOWN, None)
+        known = self._known(input)
         if known is None or (self.training and known.per_channel == 1):  # the latter torch refuses
             return super().forward(input)
         parameters = _widened(self.weight), _widened(self.bias)
         affine = moments.batch_norm(known.affine, *self._statistics(known), *parameters, self.eps)
         return moments.apply(known.images, affine).to(input.dtype)
+
+    def _known(self, input: Tensor) -> Known | None:
+        return getattr(input, KNOWN, None)
 
     def _statistics(self, known: Known) -> tuple[Tensor, Tensor]:
         """Mean and variance of each channel: of these images in training, else as they ran."""

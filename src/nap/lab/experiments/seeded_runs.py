@@ -28,15 +28,29 @@ def seeded_runs(
     *,
     prefix: str = "",
     spreads: bool = False,
+    together: int = 1,
 ) -> list[Run]:
-    """A run for each arm and each of the config's seeds.
+    """A run for each arm and each of the config's seeds, or for so many of them `together`.
 
     How many seeds there are says nothing of one of them, so its settings have the usual number, whatever was
     asked for: more can be added later, in the same folder.
     """
     settings = replace(settings, seeds=type(settings).seeds)
-    whats = [NetworkRun(arm, settings, seed, tags) for arm in arms for seed in range(config.seeds)]
+    whats = [
+        NetworkRun(arm, settings, seed, tags, min(together, config.seeds - seed))
+        for arm in arms
+        for seed in range(0, config.seeds, together)
+    ]
     return [
-        Run(f"{prefix}{slug(what.arm.name)}-seed-{what.seed}", what, partial(work, what), spreads)
+        Run(f"{prefix}{slug(what.arm.name)}-{_of_seeds(what.seeds)}", what, partial(work, what), spreads)
         for what in whats
     ]
+
+
+def _of_seeds(seeds: range) -> str:
+    """For a folder's name.
+
+    >>> _of_seeds(range(2, 3)), _of_seeds(range(0, 3))
+    ('seed-2', 'seeds-0-2')
+    """
+    return f"seed-{seeds[0]}" if len(seeds) == 1 else f"seeds-{seeds[0]}-{seeds[-1]}"

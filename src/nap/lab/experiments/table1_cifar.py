@@ -11,6 +11,7 @@ from nap.lab.models.vgg import VGG11
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY
 from nap.lab.vision.run import VisionWork
 from nap.lab.vision.settings import Seeing
+from nap.methods.contract import check_range as check
 
 ARMS = (BASELINE, NORM_ONLY, NAP)
 ArmName = Literal["baseline", "norm only", "NaP"]
@@ -22,6 +23,14 @@ class Cifar(Seeing):
 
     arms: tuple[ArmName, ...] = get_args(ArmName)
     """arms to train"""
+    together: int = 1
+    """networks of an arm, with seeds of their own, that are one run; on a GPU they learn in one step"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self, "together", self.together, 1)
+        if self.together > 1 and self.dropout:
+            raise ValueError("dropout is drawn for one network at a time: leave --dropout or --together out")
 
 
 def runs(config: Cifar) -> list[Run]:
@@ -29,7 +38,7 @@ def runs(config: Cifar) -> list[Run]:
     arms = [arm for arm in ARMS if arm.name in config.arms]
     judged = f" (judged on {config.held_out} training images held out)" if config.held_out else ""
     tags = {"experiment": "table1-cifar", "data": config.data + judged}
-    return seeded_runs(config, arms, settings_of(config, Seeing), VisionWork, tags)
+    return seeded_runs(config, arms, settings_of(config, Seeing), VisionWork, tags, together=config.together)
 
 
 # "VGG16-like": a network of 11 convolutions with which the baseline is as good as the paper's. The one with

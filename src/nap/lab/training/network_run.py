@@ -1,4 +1,4 @@
-"""What determines the rows of one network, where every seed of an arm is a run of its own."""
+"""What determines the rows of one network, where every seed of an arm is a run of its own, or a few are."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ class NetworkRun:
     settings: Any
     seed: int
     tags: Mapping[str, Any] = field(default_factory=dict)  # more fields of each row
+    together: int = 1  # networks, of this seed and the next ones, that learn in one step
+
+    @property
+    def seeds(self) -> range:
+        """Of all its networks."""
+        return range(self.seed, self.seed + self.together)

@@ -86,9 +86,12 @@ class Classifier:
 
         After `load_state_dict` it must be recorded anew: the projector has other radii then.
         """
+        return captured(step, [*self.changing(), *more])
+
+    def changing(self) -> list[Tensor]:
+        """All that an update changes."""
         momenta = [buffer for state in self.optimizer.state.values() for buffer in state.values()]
-        tallies = [*self.watch.tensors, self._right]
-        return captured(step, [*self.parameters, *momenta, *self.model.buffers(), *tallies, *more])
+        return [*self.parameters, *momenta, *self.model.buffers(), *self.watch.tensors, self._right]
 
     def _gradient_norms(self, loss: Tensor) -> Tensor:
         """Find the gradients; the norm of each."""

@@ -149,29 +149,34 @@ class Descent:
     """The same as `optimizer.step()` followed by W ← ρ·W/‖W‖, with the optimizer's own state.
 
     Args:
-        optimizer: SGD with Nesterov's momentum, whose buffers are there; its learning rate is a tensor.
-        parameters: what it trains, in float32, each in one piece of memory.
+        optimizers: SGD with Nesterov's momentum, whose buffers are there; the learning rate of the first is a
+            tensor, and that of all.
+        parameters: what they train, in float32, each in one piece of memory.
         radii: by place among the parameters, of those that stay on a sphere.
         skip: where this is not zero, nothing is updated.
+        copies: by place, the weights in bfloat16, of whoever has made them already.
     """
 
     def __init__(
         self,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         parameters: Sequence[Tensor],
         radii: Mapping[int, Tensor],
         skip: Tensor,
+        copies: Mapping[int, Tensor] | None = None,
     ):
-        options = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-        (self._momentum,) = {group["momentum"] for group in optimizer.param_groups}
-        assert all(group["nesterov"] and not group["maximize"] for group in optimizer.param_groups)
-        self._rate, self._skip = optimizer.param_groups[0]["lr"], skip
-        self.copies = {
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        options = {id(p): group for group in groups for p in group["params"]}
+        (self._momentum,) = {group["momentum"] for group in groups}
+        assert all(group["nesterov"] and not group["maximize"] for group in groups)
+        self._rate, self._skip = groups[0]["lr"], skip
+        self.copies = copies or {
             k: p.detach().to(torch.bfloat16).requires_grad_() for k, p in enumerate(parameters) if p.ndim >= 2
         }
         self._parameters = list(parameters)
         self.leaves = [self.copies.get(k, p) for k, p in enumerate(parameters)]  # what gets the gradients
-        self._momenta = [optimizer.state[p]["momentum_buffer"] for p in parameters]
+        states = {p: state for optimizer in optimizers for p, state in optimizer.state.items()}
+        self._momenta = [states[p]["momentum_buffer"] for p in parameters]
         self._radii = dict(radii)
         device = skip.device
         decays = [options[id(p)]["weight_decay"] for p in parameters]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nap.lab.data.splits import split
 from nap.lab.data.streams import batches
@@ -12,13 +13,17 @@ from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision.augment import Crops
 from nap.lab.vision.classifier import WORTH_COMPILING
 from nap.lab.vision.settings import Seeing
+from nap.lab.vision.together import Together
 from nap.lab.vision.trainer import Trainer
 
 Row = dict[str, Any]
 
 
 class VisionWork:
-    """The `Work` of one network: `advance` is one pass over the images, or what is left of the updates."""
+    """The `Work` of one network: `advance` is one pass over the images, or what is left of the updates.
+
+    Of several networks, too, which on a GPU learn in one step (`nap.lab.vision.together`).
+    """
 
     unit = "passes"
 
@@ -29,67 +34,86 @@ class VisionWork:
         *,
         compile_: bool | None = None,
         graph: bool | None = None,
+        stack: bool | None = None,
     ):
         self.what, self.device = what, device
         s: Seeing = what.settings
-        cuda = device.type == "cuda"
-        train, test = split(s.data, s.held_out)
-        mean, std = train.statistics()
-        images, self._test = (
+        self._train, test = split(s.data, s.held_out)
+        mean, std = self._train.statistics()
+        self._images, self._test = (
             Crops.of(part.pixels.to(device), mean, std, edge=s.crop, flip=s.flip, edges=s.edges)
-            for part in (train, test)
+            for part in (self._train, test)
         )
-        self._test_labels = test.labels.to(device)
-        self._count, self._a_pass = len(train), len(train) // s.batch_size
+        self._labels, self._test_labels = self._train.labels.to(device), test.labels.to(device)
+        self._a_pass = len(self._train) // s.batch_size
         if not self._a_pass:
-            raise ValueError(f"a batch of {s.batch_size}, but {s.data} has {len(train)} images; lower it")
-        self.total, self.done = -(-s.steps // self._a_pass), 0
-        self.steps_per_unit = self._a_pass
-        example = images.plain(torch.arange(2, device=device)).cpu()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(what.seed)
-            model, projector = what.arm.build(
-                s.make(train.pixels.shape[1:], train.classes), example, over=s.over
+            raise ValueError(
+                f"a batch of {s.batch_size}, but {s.data} has {len(self._train)} images; lower it"
             )
-        model = model.to(device).to(memory_format=torch.channels_last)
-        self.trainer = Trainer(
-            model,
-            projector,
-            images,
-            train.labels.to(device),
-            s,
-            half=cuda,
-            compile_=(cuda and s.steps >= WORTH_COMPILING) if compile_ is None else compile_,
-            graph=graph,
-        )
+        self.total, self.done = -(-s.steps // self._a_pass), 0
+        self.steps_per_unit = self._a_pass * what.together
+        cuda = device.type == "cuda"
+        if compile_ is None:
+            compile_ = cuda and s.steps >= WORTH_COMPILING
+        stack = cuda and compile_ and what.together > 1 if stack is None else stack
+        options = {"quick": False, "graph": False} if stack else {"compile_": compile_, "graph": graph}
+        self.trainers = [self._trainer(seed, half=cuda, **options) for seed in what.seeds]
+        self._together = Together(self.trainers, graph=graph) if stack else None
+
+    @property
+    def trainer(self) -> Trainer:
+        """The first network's."""
+        return self.trainers[0]
+
+    def _trainer(self, seed: int, **options: Any) -> Trainer:
+        s: Seeing = self.what.settings
+        example = self._images.plain(torch.arange(2, device=self.device)).cpu()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            make = s.make(self._train.pixels.shape[1:], self._train.classes)
+            model, projector = self.what.arm.build(make, example, over=s.over)
+        model = model.to(self.device).to(memory_format=torch.channels_last)
+        return Trainer(model, projector, self._images, self._labels, s, **options)
 
     def advance(self) -> list[Row]:
         s: Seeing = self.what.settings
         first = self.done * self._a_pass
-        order = batches(self.what.seed, 1, self.done, count=self._count, batch_size=s.batch_size)
-        order = order[: s.steps - first]
-        self.trainer.learn(order.to(self.device), self._number(), s.rate, first)
-        self.trainer.watch.check()
+        orders = [self._order(seed)[: s.steps - first] for seed in self.what.seeds]
+        numbers = [(seed << 20) + self.done for seed in self.what.seeds]  # seeds for what this pass draws
+        if self._together is not None:
+            self._together.learn(orders, numbers, s.rate, first)
+        else:
+            for trainer, order, number in zip(self.trainers, orders, numbers, strict=True):
+                trainer.learn(order, number, s.rate, first)
+        for trainer in self.trainers:
+            trainer.watch.check()
         self.done += 1
         if self.done % s.every and self.done < self.total:
             return []
-        return [self._row(first + len(order))]
+        step = first + len(orders[0])
+        return [self._row(k, step) for k in range(len(self.trainers))]
+
+    def _order(self, seed: int) -> Tensor:
+        count, batch_size = len(self._train), self.what.settings.batch_size
+        return batches(seed, 1, self.done, count=count, batch_size=batch_size).to(self.device)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"done": self.done, "trainer": self.trainer.state_dict()}
+        states = [trainer.state_dict() for trainer in self.trainers]
+        return {"done": self.done} | ({"trainer": states[0]} if len(states) == 1 else {"trainers": states})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.done = state["done"]
-        self.trainer.load_state_dict(state["trainer"])
+        states = state["trainers"] if "trainers" in state else [state["trainer"]]
+        for trainer, own in zip(self.trainers, states, strict=True):
+            trainer.load_state_dict(own)
+        if self._together is not None:
+            self._together.refresh_()
 
-    def _row(self, step: int) -> Row:
+    def _row(self, k: int, step: int) -> Row:
         s: Seeing = self.what.settings
         passes = (self.done - 1) % s.every + 1
         seen = (step - (self.done - passes) * self._a_pass) * s.batch_size
-        row = {"arm": self.what.arm.name, **self.what.tags, "seed": self.what.seed, "step": step}
-        row |= self.trainer.read(seen) | self.trainer.judge(self._test, self._test_labels)
-        return row | self.trainer.numbers() | {"learning_rate": s.rate(step - 1)}
-
-    def _number(self) -> int:
-        """A seed for what this pass draws."""
-        return (self.what.seed << 20) + self.done
+        trainer, seed = self.trainers[k], self.what.seeds[k]
+        row = {"arm": self.what.arm.name, **self.what.tags, "seed": seed, "step": step}
+        row |= trainer.read(seen) | trainer.judge(self._test, self._test_labels)
+        return row | trainer.numbers() | {"learning_rate": s.rate(step - 1)}

@@ -66,9 +66,9 @@ class Trainer(Classifier):
             if must:
                 raise
             return None
-        return Descent(self.optimizer, self.parameters, self._radii(), self.watch.broken)
+        return Descent([self.optimizer], self.parameters, self.radii(), self.watch.broken)
 
-    def _radii(self) -> dict[int, Tensor]:
+    def radii(self) -> dict[int, Tensor]:
         """By place among the parameters: the norms that weights are kept at."""
         if self.projector is None:
             return {}
@@ -79,16 +79,20 @@ class Trainer(Classifier):
         names = [name for name, _ in self.model.named_parameters()]
         return {names.index(name): radius.to(self.rate.device) for name, radius in kept["radii"].items()}
 
+    def draw(self, order: Tensor, seed: int) -> None:
+        """Note the batches of `order` (steps, batch), and how each image is to be looked at, from `seed`."""
+        self.generator.manual_seed(seed)
+        places = self.images.places(order.shape, self.generator)
+        self.draws[: len(order)].copy_(torch.stack([order, self.labels[order], *places], 1))
+        self._at.zero_()
+
     def learn(self, order: Tensor, seed: int, rates: Callable[[int], float], first: int) -> None:
         """Learn from the batches of `order` (steps, batch); update `first` is the number of its first.
 
         What is random is drawn from `seed`.
         """
         self.model.train()
-        self.generator.manual_seed(seed)
-        places = self.images.places(order.shape, self.generator)
-        self.draws[: len(order)].copy_(torch.stack([order, self.labels[order], *places], 1))
-        self._at.zero_()
+        self.draw(order, seed)
         if self._step is None:
             self._step = self._recorded() if self._graph else self._next
         rate, device = None, self.labels.device
@@ -111,7 +115,7 @@ class Trainer(Classifier):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         if self._descent is not None:
-            self._descent.refresh_(self._radii())
+            self._descent.refresh_(self.radii())
         else:
             self._step = None  # the projector has other radii now than those that a recording reads
 
@@ -119,11 +123,15 @@ class Trainer(Classifier):
         self.update(self.draws, self._at)
 
     def _learnt_loss(self, draws: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        index, labels, *places = draws.index_select(0, at.view(1)).squeeze(0)
         net: Callable[[Tensor], Tensor] = self.net
         if self._descent is not None:
             names = dict(self.model.named_parameters())
             net = partial(functional_call, self.model, dict(zip(names, self._descent.leaves, strict=True)))
+        return self.loss_at(net, draws, at)
+
+    def loss_at(self, net: Callable[[Tensor], Tensor], draws: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the batch that stands at `at` among `draws`: the loss, and how many predictions are right."""
+        index, labels, *places = draws.index_select(0, at.view(1)).squeeze(0)
         images = self.images.drawn(index, torch.stack(places))
         return self._loss_of(net, images, labels, self.recipe.smoothing)
 

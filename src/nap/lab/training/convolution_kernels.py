@@ -1,0 +1,200 @@
+"""Convolutions of K networks at once, each with its own kernel, as one matrix product a launch (Triton).
+
+A convolution of images (N, H, W, C) by a kernel (O, side, side, C) is a product over side²·C numbers j: tap
+j // C of the kernel and channel j % C. Column j of the left factor is that channel of all images, moved by
+that tap, with zeros beyond the edges; it is never written down, a program reads just its part. The gradient
+of the images is the same with the taps in reverse, that of the kernel a product over all positions.
+
+cuDNN has no form for many networks but groups, which are slow, and for one network and small batches it takes
+small tiles, whose reads wait for the cache. K networks fill the chip with large ones.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_PROCESSORS = 132  # of an H100 or H200; on other chips the choice of tiles is a guess
+_ENOUGH = 0.9 * _PROCESSORS
+
+
+class Tiles(NamedTuple):
+    """What one program makes: `rows` × `columns` of a product, `depth` numbers of its sums at a time."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int = 4
+    stages: int = 3
+    near: bool = False  # images come through the nearest cache, 8 bytes at a time: taps share most of them
+
+
+@triton.jit
+def _shifts(j, side: tl.constexpr, channels: tl.constexpr):
+    """For numbers j of the sum: tap, its shift down and to the right, and the channel."""
+    tap = j // channels
+    return tap, tap // side - side // 2, tap % side - side // 2, j % channels
+
+
+@triton.jit
+def _seen(
+    x, m, j, count,
+    height: tl.constexpr, width: tl.constexpr, side: tl.constexpr, channels: tl.constexpr, NEAR: tl.constexpr,
+):  # fmt: skip
+    """Columns j of the left factor at the positions m: (m, j)."""
+    _, down, right, channel = _shifts(j, side, channels)
+    row, column = (m // width % height)[:, None] + down[None, :], (m % width)[:, None] + right[None, :]
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    inside &= (m < count)[:, None] & (j < side * side * channels)[None, :]
+    at = (m[:, None] + (down * width + right)[None, :]) * channels + channel[None, :]
+    if NEAR:
+        at = tl.max_contiguous(at, [1, 4])  # copies of 16 bytes go past that cache
+    return tl.load(x + at, mask=inside, other=0.0)
+
+
+@triton.jit
+def _correlate(
+    x, w, y, count, x_member, w_member, y_member, w_tap, w_in, w_out,
+    height: tl.constexpr, width: tl.constexpr, side: tl.constexpr, channels: tl.constexpr,
+    outputs: tl.constexpr, REVERSED: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, NEAR: tl.constexpr,
+):  # fmt: skip
+    member = tl.program_id(1).to(tl.int64)
+    across = tl.cdiv(outputs, COLUMNS)
+    m = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
+    n = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
+    x, w, y = x + member * x_member, w + member * w_member, y + member * y_member
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, side * side * channels, DEPTH):
+        j = start + tl.arange(0, DEPTH)
+        left = _seen(x, m, j, count, height, width, side, channels, NEAR)
+        tap, _, _, channel = _shifts(j, side, channels)
+        if REVERSED:
+            tap = side * side - 1 - tap
+        inside = (j < side * side * channels)[:, None] & (n < outputs)[None, :]
+        at = (tap * w_tap + channel * w_in)[:, None] + (n * w_out)[None, :]
+        right = tl.load(w + at, mask=inside, other=0.0)
+        total = tl.dot(left, right, total, input_precision=PRECISION)
+    at = m[:, None] * outputs + n[None, :]
+    tl.store(y + at, total.to(y.dtype.element_ty), mask=(m < count)[:, None] & (n < outputs)[None, :])
+
+
+@triton.jit
+def _weigh(
+    x, dy, parts, count, length, x_member, dy_member, part_stride, part_member,
+    height: tl.constexpr, width: tl.constexpr, side: tl.constexpr, channels: tl.constexpr,
+    outputs: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, NEAR: tl.constexpr,
+):  # fmt: skip
+    part, member = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    across = tl.cdiv(side * side * channels, COLUMNS)
+    o = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
+    j = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
+    x, dy = x + member * x_member, dy + member * dy_member
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    last = tl.minimum(count, (part + 1) * length)
+    for start in range(part * length, last, DEPTH):
+        m = start + tl.arange(0, DEPTH)
+        mask = (m < last)[:, None] & (o < outputs)[None, :]
+        left = tl.load(dy + m[:, None] * outputs + o[None, :], mask=mask, other=0.0)
+        right = _seen(x, m, j, last, height, width, side, channels, NEAR)
+        total = tl.dot(tl.trans(left), right, total, input_precision=PRECISION)
+    at = o[:, None] * (side * side * channels) + j[None, :]
+    mask = (o < outputs)[:, None] & (j < side * side * channels)[None, :]
+    there = parts + part * part_stride + member * part_member + at
+    tl.store(there, total.to(parts.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _add_up(parts, whole, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for part in range(PARTS):
+        total += tl.load(parts + part * size.to(tl.int64) + at, mask=at < size, other=0.0)
+    tl.store(whole + at, total.to(whole.dtype.element_ty), mask=at < size)
+
+
+def convolved(x: Tensor, w: Tensor, *, tiles: Tiles | None = None) -> Tensor:
+    """Images (K, N, H, W, C) by kernels (K, O, side, side, C): (K, N, H, W, O). All lie in memory so."""
+    return _correlated(x, w, outputs=1, inputs=4, reverse=False, tiles=tiles)
+
+
+def image_gradient(dy: Tensor, w: Tensor, *, tiles: Tiles | None = None) -> Tensor:
+    """What reaches the images, (K, N, H, W, C), of a gradient (K, N, H, W, O) of what `convolved` gave."""
+    return _correlated(dy, w, outputs=4, inputs=1, reverse=True, tiles=tiles)
+
+
+def _correlated(
+    x: Tensor, w: Tensor, *, outputs: int, inputs: int, reverse: bool, tiles: Tiles | None
+) -> Tensor:
+    """`outputs` and `inputs` are axes of the kernels."""
+    members, images, height, width, channels = x.shape
+    assert x.is_contiguous()
+    assert w.is_contiguous()
+    assert channels == w.shape[inputs]
+    made, side, count = w.shape[outputs], w.shape[2], images * height * width
+    t = tiles or product_tiles(count, made, side * side * channels, members)
+    y = x.new_empty(members, images, height, width, made)
+    grid = (triton.cdiv(count, t.rows) * triton.cdiv(made, t.columns), members)
+    _correlate[grid](
+        x, w, y, count, x.stride(0), w.stride(0), y.stride(0),
+        w.stride(3), w.stride(inputs), w.stride(outputs),
+        height, width, side, channels, made, reverse, _precision(), t.rows, t.columns, t.depth, t.near,
+        num_warps=t.warps, num_stages=t.stages,
+    )  # fmt: skip
+    return y
+
+
+def kernel_gradient(dy: Tensor, x: Tensor, side: int, *, tiles: Tiles | None = None) -> Tensor:
+    """What reaches the kernels, (K, O, side, side, C). Sums are added up in a fixed order."""
+    members, images, height, width, channels = x.shape
+    assert x.is_contiguous()
+    assert dy.is_contiguous()
+    made, count, width_of_sum = dy.shape[4], images * height * width, side * side * channels
+    t = tiles or gradient_tiles(made, width_of_sum)
+    across = triton.cdiv(made, t.rows) * triton.cdiv(width_of_sum, t.columns)
+    length = part_length(count, across * members, t.depth)
+    parts = triton.cdiv(count, length)
+    shape = (members, made, side, side, channels)
+    found = x.new_empty(shape) if parts == 1 else x.new_empty((parts, *shape), dtype=torch.float32)
+    member = made * width_of_sum
+    _weigh[(across, parts, members)](
+        x, dy, found, count, length, x.stride(0), dy.stride(0), members * member, member,
+        height, width, side, channels, made, _precision(), t.rows, t.columns, t.depth, t.near,
+        num_warps=t.warps, num_stages=t.stages,
+    )  # fmt: skip
+    if parts == 1:
+        return found
+    whole = x.new_empty(shape)
+    _add_up[(triton.cdiv(whole.numel(), 1024),)](found, whole, whole.numel(), parts, 1024)
+    return whole
+
+
+def product_tiles(count: int, outputs: int, depth: int, members: int) -> Tiles:
+    """The largest tiles of which there is one for nearly every processor."""
+    deep = 64 if depth >= 64 else 32
+    shapes = [Tiles(128, 128, deep, 8), Tiles(128, 64, deep), Tiles(64, 64, deep)]
+    fitting = [t for t in shapes if t.columns <= max(64, outputs)]
+    counts = [triton.cdiv(count, t.rows) * triton.cdiv(outputs, t.columns) * members for t in fitting]
+    return next((t for t, n in zip(fitting, counts, strict=True) if n >= _ENOUGH), fitting[-1])
+
+
+def gradient_tiles(outputs: int, width_of_sum: int) -> Tiles:
+    """Of a kernel's gradient; parts of the sum over positions make up for it where these are few."""
+    rows = 128 if outputs >= 128 else 64
+    columns = 128 if width_of_sum >= 128 else 32
+    return Tiles(rows, columns, 64, 8 if rows * columns >= 128 * 128 else 4)
+
+
+def part_length(count: int, tiles: int, depth: int) -> int:
+    """Into parts of how many positions a sum is cut, so that two programs can be on each processor."""
+    parts = max(1, round(2 * _PROCESSORS / tiles))
+    return triton.cdiv(triton.cdiv(count, parts), depth) * depth
+
+
+def _precision() -> str:
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"

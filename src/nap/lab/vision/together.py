@@ -1,0 +1,203 @@
+"""Classifiers of one arm that learn side by side, in one step: what differs is their seed.
+
+Each has a trainer of its own, which judges it, reads it out and saves it. Here their weights become slices of
+stacks, member k of every tensor being network k, and an update goes over the stacks: crops, forward and
+backward under `vmap`, with the convolutions of all members in one launch (`training.convolution`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from nap.lab.training.convolution import adopt_
+from nap.lab.training.graph import captured
+from nap.lab.vision.trainer import Trainer
+from nap.norms import moments
+from nap.norms.joined import JoinedBatchNorm2d, Known
+
+ALIGNED = 16  # numbers: each member begins at a multiple of so many, which wide reads ask for
+
+
+class StackedBatchNorm2d(JoinedBatchNorm2d):
+    """A BatchNorm made of sums and products, which `vmap` leaves in their places in memory."""
+
+    def _known(self, input: Tensor) -> Known:
+        if (known := super()._known(input)) is not None:
+            return known
+        wide = input.float() if input.dtype == torch.bfloat16 else input
+        mean, variance = moments.moments(wide)
+        return Known(wide, mean, variance, (torch.ones_like(mean), torch.zeros_like(mean)))
+
+
+class StackedMean(nn.AdaptiveAvgPool2d):
+    """The mean of each channel, likewise."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input.mean((-2, -1), keepdim=True)
+
+
+class Together:
+    """Trainers whose networks learn in one step from now on.
+
+    They must be alike in all but their seed, and learn from the same images. On CUDA the step is one graph,
+    and where the first trainer computes in bfloat16 weights are updated by `nap.lab.vision.descent`.
+
+    Args:
+        backend: of `torch.compile`, without which norms over whole images cannot be stacked.
+    """
+
+    def __init__(self, trainers: Sequence[Trainer], *, graph: bool | None = None, backend: str = "inductor"):
+        self.trainers = list(trainers)
+        first = self.trainers[0]
+        device = first.labels.device
+        self._names = [name for name, _ in first.model.named_parameters()]
+        self._skeleton = _stackable(first.model)
+        self._weights = [_stacked([t.parameters[i] for t in self.trainers]) for i in range(len(self._names))]
+        buffers = [dict(t.model.named_buffers()) for t in self.trainers]
+        self._buffers = {name: _stacked([own[name] for own in buffers]) for name in buffers[0]}
+        self._draws = _stacked([t.draws for t in self.trainers])
+        self._at = torch.zeros((), dtype=torch.int64, device=device)
+        self._skip = torch.zeros_like(first.watch.broken)
+        for trainer in self.trainers:
+            trainer.rate = first.rate
+            for group in trainer.optimizer.param_groups:
+                group["lr"] = first.rate
+        self._descent: Any = None
+        self._leaves = [weight.requires_grad_() for weight in self._weights]
+        if first.half:
+            self._descend_quickly()
+        losses = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="error")
+        torch.compiler.reset()  # as `training.graph.compiled` has it
+        self._losses = torch.compile(losses, dynamic=False, fullgraph=True, backend=backend)
+        self._note_ = torch.compile(self._noted, dynamic=False, fullgraph=True, backend=backend)
+        self._graph = device.type == "cuda" if graph is None else graph
+        self._step: Callable[[], None] | None = None
+
+    def learn(
+        self, orders: Sequence[Tensor], seeds: Sequence[int], rates: Callable[[int], float], first: int
+    ) -> None:
+        """Each member learns from the batches of its order, as `Trainer.learn` has it."""
+        for trainer, order, seed in zip(self.trainers, orders, seeds, strict=True):
+            trainer.draw(order, seed)
+        self._at.zero_()
+        if self._step is None:
+            self._step = self._recorded() if self._graph else self._next
+        rate = None
+        for step in range(len(orders[0])):
+            if rate != (rate := rates(first + step)):
+                self.trainers[0].rate.fill_(rate)
+            self._step()
+
+    def refresh_(self) -> None:
+        """Take over what was loaded into the trainers."""
+        if self._descent is None:
+            self._step = None  # the projectors have other radii now than those that a recording reads
+        else:
+            self._descent.refresh_(self._radii())
+
+    def _loss(
+        self, leaves: list[Tensor], buffers: Mapping[str, Tensor], draws: Tensor, at: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Of one member."""
+        state = {**dict(zip(self._names, leaves, strict=True)), **buffers}
+        return self.trainers[0].loss_at(partial(functional_call, self._skeleton, state), draws, at)
+
+    def _next(self) -> None:
+        losses, right = self._losses(self._leaves, self._buffers, self._draws, self._at)
+        gradients = torch.autograd.grad(losses.sum(), self._leaves)
+        with torch.no_grad():
+            slices = [gradient[k] for k in range(len(self.trainers)) for gradient in gradients]
+            norms = self._norms(slices)
+            self._note_(losses.detach(), right, norms.view(len(self.trainers), -1))
+            if self._descent is not None:
+                self._descent.step_()
+                return
+        for trainer, own in zip(self.trainers, _in_turn(slices, len(self._names)), strict=True):
+            for parameter, gradient in zip(trainer.parameters, own, strict=True):
+                parameter.grad = torch.empty_like(parameter).copy_(gradient)  # fused SGD ignores strides
+            trainer._descend_()
+
+    def _norms(self, gradients: list[Tensor]) -> Tensor:
+        if self._descent is not None:
+            norms: Tensor = self._descent.norms(gradients)
+            return norms
+        return torch.stack(torch._foreach_norm(gradients))
+
+    def _noted(self, losses: Tensor, right: Tensor, norms: Tensor) -> None:
+        """See an update before it is made. None is made once any member's is not finite."""
+        for k, trainer in enumerate(self.trainers):
+            trainer._note_(losses[k], right[k], norms[k])
+        self._skip.copy_(torch.stack([trainer.watch.broken for trainer in self.trainers]).amax(0))
+        self._at.copy_((self._at + 1) % self._draws.shape[1])
+
+    def _descend_quickly(self) -> None:
+        """Weights in bfloat16 to compute with, and one update for those of all members."""
+        from nap.lab.vision.descent import Descent
+
+        members, count = len(self.trainers), len(self._names)
+        halves = {i: w for i, w in enumerate(self._weights) if w.ndim > 2}
+        halves = {i: _room(members, w[0], torch.bfloat16).copy_(w.detach()) for i, w in halves.items()}
+        halves = {i: half.requires_grad_() for i, half in halves.items()}
+        self._leaves = [halves.get(i, weight) for i, weight in enumerate(self._weights)]
+        copies = {k * count + i: half.detach()[k] for i, half in halves.items() for k in range(members)}
+        self._descent = Descent(
+            [trainer.optimizer for trainer in self.trainers],
+            list(chain.from_iterable(trainer.parameters for trainer in self.trainers)),
+            self._radii(),
+            self._skip,
+            copies,
+        )
+
+    def _radii(self) -> dict[int, Tensor]:
+        """By place among the parameters of all members."""
+        count = len(self._names)
+        return {k * count + i: r for k, t in enumerate(self.trainers) for i, r in t.radii().items()}
+
+    def _recorded(self) -> Callable[[], None]:
+        """The update as a graph."""
+        changing = [self._at, self._skip, *self._leaves]
+        replay = captured(self._next, [*changing, *(held for t in self.trainers for held in t.changing())])
+        if self._descent is not None:
+            self._descent.send_()
+        return replay
+
+
+def _stackable(model: nn.Module) -> nn.Module:
+    """A copy of the model that `vmap` can go over in few launches."""
+    skeleton = copy.deepcopy(model).train()
+    adopt_(skeleton)
+    for module in skeleton.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.__class__ = StackedBatchNorm2d
+        elif isinstance(module, nn.AdaptiveAvgPool2d) and module.output_size == 1:
+            module.__class__ = StackedMean
+    return skeleton
+
+
+def _room(count: int, one: Tensor, dtype: torch.dtype) -> Tensor:
+    """For so many tensors like this one, each as it lies in memory, and each from an aligned place on."""
+    pitch = -(-one.numel() // ALIGNED) * ALIGNED
+    memory = torch.zeros(count * pitch, dtype=dtype, device=one.device)
+    return memory.as_strided((count, *one.shape), (pitch, *one.stride()))
+
+
+@torch.no_grad()
+def _stacked(members: Sequence[Tensor]) -> Tensor:
+    """The members in one tensor, of which each of them is a slice from now on."""
+    stack = _room(len(members), members[0], members[0].dtype)
+    for k, member in enumerate(members):
+        stack[k].copy_(member)
+        member.data = stack[k]
+    return stack
+
+
+def _in_turn(items: Sequence[Tensor], count: int) -> list[Sequence[Tensor]]:
+    return [items[start : start + count] for start in range(0, len(items), count)]

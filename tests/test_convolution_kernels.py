@@ -1,0 +1,72 @@
+"""The kernels for convolutions of stacked networks: against PyTorch in float64, in every choice of tiles."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from test_convolution import DEVICE, SIZES, by_hand, given
+
+pytest.importorskip("triton", reason="needs Triton")
+CUDA = DEVICE.type == "cuda"
+
+
+def last(stack: Tensor) -> Tensor:
+    return stack.permute(0, 1, 3, 4, 2).contiguous()
+
+
+def compare(size: tuple[int, ...], dtype: torch.dtype, far: float, tiles: object = None) -> None:
+    from nap.lab.training import convolution_kernels as kernels
+
+    x, w, dy = given(size, dtype)
+    found = (
+        kernels.convolved(last(x), last(w), tiles=tiles),  # type: ignore[arg-type]
+        kernels.image_gradient(last(dy), last(w), tiles=tiles),  # type: ignore[arg-type]
+        kernels.kernel_gradient(last(dy), last(x), w.shape[-1], tiles=tiles),  # type: ignore[arg-type]
+    )
+    for one, expected in zip(found, by_hand(x, w, dy), strict=True):
+        assert one.dtype == dtype
+        assert (one.double() - last(expected)).norm() / expected.norm() < far
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_each_way_is_pytorchs(size: tuple[int, ...]) -> None:
+    compare(size, torch.float32, 1e-6)
+
+
+@pytest.mark.parametrize("near", [False, True], ids=["far", "near"])
+@pytest.mark.parametrize("shape", [(16, 16, 16), (64, 32, 16), (32, 64, 32)], ids=str)
+def test_tiles_change_nothing(shape: tuple[int, int, int], near: bool) -> None:
+    from nap.lab.training.convolution_kernels import Tiles
+
+    compare((2, 2, 5, 3, 20, 40, 3), torch.float32, 1e-6, Tiles(*shape, near=near))
+
+
+def test_sums_over_positions_may_be_cut_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nap.lab.training import convolution_kernels as kernels
+
+    size = (2, 5, 6, 7, 4, 6, 3)  # 210 positions
+    x, w, dy = given(size, torch.float32)
+    _, _, expected = by_hand(x, w, dy)
+    for length in (64, 128, 256):
+        monkeypatch.setattr(kernels, "part_length", lambda *given, length=length: length)
+        assert_close(
+            kernels.kernel_gradient(last(dy), last(x), 3).double(), last(expected), rtol=1e-5, atol=1e-5
+        )
+
+
+def test_parts_cover_all_positions_in_whole_steps() -> None:
+    from nap.lab.training.convolution_kernels import part_length
+
+    for count, tiles in ((32768, 15), (512, 432), (100, 1), (1, 1)):
+        length = part_length(count, tiles, 64)
+        assert length % 64 == 0
+        assert -(-count // length) * length >= count
+
+
+@pytest.mark.skipif(not CUDA, reason="Triton's interpreter multiplies numbers in bfloat16 as whole numbers")
+@pytest.mark.parametrize("channels", [(3, 64), (64, 64), (128, 256), (512, 512)], ids=str)
+def test_on_a_gpu_in_bfloat16(channels: tuple[int, int]) -> None:
+    compare((3, 8, 8, 8, *channels, 3), torch.bfloat16, 1e-2)

@@ -1,0 +1,146 @@
+"""Networks of one arm that learn in one step: each must learn what it learns alone."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from nap.lab.cli import main
+from nap.lab.experiments.table1_cifar import DEMO, runs
+from nap.lab.runs.work import NotFinite
+from nap.lab.training.network_run import NetworkRun
+from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.vision.run import VisionWork
+from nap.lab.vision.settings import Seeing
+from nap.lab.vision.together import Together
+from nap.lab.vision.trainer import Trainer
+
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if CUDA else "cpu")
+TINY = Seeing(
+    data="digits", channels=(4, 0, 8, 0), mean=True, hidden=(), batch_size=400, steps=5, every=1, crop=1,
+    learning_rate=0.02,
+)  # fmt: skip
+SEEDS = 3
+
+
+@pytest.fixture(autouse=True)
+def _quick_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph that is compiled, without the minute that inductor takes."""
+    whole = Together.__init__
+    monkeypatch.setattr(
+        Together, "__init__", lambda *given, **named: whole(*given, backend="aot_eager", **named)
+    )
+
+
+def work(arm: VisionArm, *, first: int = 0, together: int = SEEDS, **options: Any) -> VisionWork:
+    options = {"stack": together > 1, "graph": False, "compile_": False} | options
+    return VisionWork(NetworkRun(arm, TINY, first, {}, together), DEVICE, **options)
+
+
+def finished(run: VisionWork) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    while run.done < run.total:
+        rows += run.advance()
+    return rows
+
+
+def compare(run: Trainer, alone: Trainer, far: float) -> None:
+    assert_close(run.model.state_dict(), alone.model.state_dict(), rtol=far, atol=far)
+    for one, other in zip(run.state_dict()["momentum"], alone.state_dict()["momentum"], strict=True):
+        assert_close(one, other, rtol=far, atol=10 * far)
+
+
+@pytest.mark.skipif(CUDA, reason="there products are in bfloat16")
+@pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda arm: arm.name)
+def test_each_learns_what_it_learns_alone(arm: VisionArm) -> None:
+    run = work(arm, first=1)
+    found = finished(run)
+    for k, seed in enumerate(range(1, 1 + SEEDS)):
+        alone = work(arm, first=seed, together=1)
+        rows = finished(alone)
+        compare(run.trainers[k], alone.trainer, 1e-4)
+        for one, other in zip([row for row in found if row["seed"] == seed], rows, strict=True):
+            assert one.pop("arm") == other.pop("arm") == arm.name
+            assert one == pytest.approx(other, rel=1e-4)
+
+
+def test_one_after_the_other_is_bit_by_bit_alone() -> None:
+    """Where they are not stacked, as on a CPU."""
+    run, alone = work(NAP, stack=False), work(NAP, first=2, together=1)
+    assert [row for row in finished(run) if row["seed"] == 2] == finished(alone)
+
+
+def test_a_run_resumes() -> None:
+    whole, first, rest = work(NAP), work(NAP), work(NAP)
+    rows = finished(whole)
+    done = first.advance()
+    rest.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert done + finished(rest) == rows
+    radii = [projector.norm_ratios() for t in rest.trainers if (projector := t.projector) is not None]
+    assert len(radii) == SEEDS
+    assert all(abs(ratio - 1) < 1e-5 for ratios in radii for ratio in ratios.values())
+
+
+def test_a_loss_that_is_not_finite_stops_all_and_is_named() -> None:
+    run = work(NORM_ONLY)
+    with torch.no_grad():
+        run.trainers[1].parameters[0].fill_(torch.nan)
+    with pytest.raises(NotFinite, match="the loss is not finite at update 1"):
+        run.advance()
+
+
+@pytest.mark.skipif(not find_spec("triton"), reason="needs Triton")
+@pytest.mark.parametrize("arm", [BASELINE, NAP], ids=lambda arm: arm.name)
+def test_in_bfloat16_with_quick_updates(arm: VisionArm) -> None:
+    def trainers(quick: bool) -> list[Trainer]:
+        plain = [work(arm, first=seed, together=1).trainer for seed in range(SEEDS)]
+        return [
+            Trainer(t.model, t.projector, t.images, t.labels, TINY, half=True, graph=False, quick=quick)
+            for t in plain
+        ]
+
+    orders = [
+        torch.randperm(1400, generator=torch.Generator().manual_seed(k))[:1200].view(3, 400)
+        for k in range(SEEDS)
+    ]
+    orders = [order.to(DEVICE) for order in orders]
+    one, others = Together(trainers(False), graph=False), trainers(True)
+    before = [p.detach().clone() for p in others[0].parameters]
+    one.learn(orders, range(SEEDS), lambda step: 0.02, 0)
+    for k, alone in enumerate(others):
+        alone.learn(orders[k], k, lambda step: 0.02, 0)
+        for p, q in zip(one.trainers[k].parameters, alone.parameters, strict=True):
+            assert_close(p, q, rtol=0.02, atol=0.02)
+    moved = [(p - q).norm() for p, q in zip(one.trainers[0].parameters, before, strict=True)]
+    assert min(moved) > 0
+    for k, half in enumerate(one._leaves):
+        if half.dtype == torch.bfloat16:
+            assert_close(half.float(), one._weights[k], rtol=2**-7, atol=0)
+
+
+def test_seeds_are_shared_among_runs() -> None:
+    names = [run.name for run in runs(replace(DEMO, seeds=5, together=2, arms=("NaP",)))]
+    assert names == ["nap-seeds-0-1", "nap-seeds-2-3", "nap-seed-4"]
+    assert [run.name for run in runs(replace(DEMO, seeds=2, arms=("NaP",)))] == ["nap-seed-0", "nap-seed-1"]
+
+
+def test_the_command_takes_them_together(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "run table1-cifar --seeds 2 --together 2 --arms NaP --steps 4 --batch-size 400 --channels 4 0 8 0"
+    assert main([*words.split(), "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "1 run of 2 seeds" in out
+    (rows,) = tmp_path.rglob("rows.jsonl")
+    assert rows.parent.name == "nap-seeds-0-1"
+    assert {line.split('"seed":')[1].split(",")[0].strip() for line in rows.read_text().splitlines()} == {
+        "0",
+        "1",
+    }
+    assert main([*words.split(), "--dropout", "0.1", "--hidden", "8", "--out", str(tmp_path)]) == 2
+    assert "leave --dropout or --together out" in capsys.readouterr().err
