@@ -1,6 +1,7 @@
 """What norms and projection cost image classifiers: steps and images per second of three arms.
 
     python benchmarks/vision.py --device cuda --net vgg                       batch 32, one CUDA graph a step
+    python benchmarks/vision.py --device cuda --net vgg --together 3          three networks in each step
     python benchmarks/vision.py --device cuda --net resnet --batch 256        ResNet-50 v2 at 224 × 224
     python benchmarks/vision.py --net vgg --batch 32 --steps 2 --turns 2      on this CPU
 
@@ -26,13 +27,14 @@ from nap.lab.models.resnet import ResNetV2
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.vision.augment import Crops
 from nap.lab.vision.settings import Seeing
+from nap.lab.vision.together import Together
 from nap.lab.vision.trainer import Trainer
 
 ARMS = {arm.name: arm for arm in (BASELINE, NORM_ONLY, NAP)}
 LEVELS = (torch.full((3,), 127.5), torch.full((3,), 70.0))  # mean and deviation of random bytes, about
 
 
-def trainer(arm: VisionArm, options: argparse.Namespace) -> Trainer:
+def trainer(arm: VisionArm, options: argparse.Namespace, seed: int = 0) -> Trainer:
     """The arm's network in training on random images."""
     size, classes = (224, 1000) if options.net == "resnet" else (32, 10)
     device = torch.device(options.device)
@@ -44,7 +46,7 @@ def trainer(arm: VisionArm, options: argparse.Namespace) -> Trainer:
     def make() -> torch.nn.Module:
         return ResNetV2(3, classes) if options.net == "resnet" else settings.make((3, size, size), classes)()
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model, projector = arm.build(make, torch.randn(2, 3, size, size), over=options.over)
     model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     cuda = device.type == "cuda"
@@ -55,19 +57,29 @@ def trainer(arm: VisionArm, options: argparse.Namespace) -> Trainer:
         torch.randint(classes, (count,), device=device),
         settings,
         half=cuda,
-        compile_=cuda and not options.eager,
-        graph=cuda and not options.no_graph,
-        quick=cuda and options.net != "resnet",
+        compile_=cuda and not options.eager and options.together == 1,
+        graph=cuda and not options.no_graph and options.together == 1,
+        quick=cuda and options.net != "resnet" and options.together == 1,
     )
 
 
-def seconds(one: Trainer, options: argparse.Namespace) -> float:
+def learners(arm: VisionArm, options: argparse.Namespace) -> Trainer | Together:
+    """The arm's network, or several that learn together."""
+    if options.together == 1:
+        return trainer(arm, options)
+    return Together([trainer(arm, options, seed) for seed in range(options.together)])
+
+
+def seconds(one: Trainer | Together, options: argparse.Namespace) -> float:
     """Of one step, mean over a few."""
     order = torch.arange(options.batch * options.steps, device=options.device).view(options.steps, -1)
     wait = torch.cuda.synchronize if torch.device(options.device).type == "cuda" else (lambda: None)
     wait()
     began = time.perf_counter()
-    one.learn(order, 0, lambda step: 1e-3, 0)
+    if isinstance(one, Together):
+        one.learn([order] * options.together, range(options.together), lambda step: 1e-3, 0)
+    else:
+        one.learn(order, 0, lambda step: 1e-3, 0)
     wait()
     return (time.perf_counter() - began) / options.steps
 
@@ -82,6 +94,7 @@ def main() -> None:
     )
     parser.add_argument("--over", choices=("sample", "position"), default="sample", help="of the norms")
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--together", type=int, default=1, help="networks of an arm in one step; vgg only")
     parser.add_argument("--images", type=int, default=1, help="images that lie on the device, at least")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--no-batch-norm", action="store_true", help="VGG without BatchNorm")
@@ -95,7 +108,7 @@ def main() -> None:
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
 
-    trainers = {name: trainer(ARMS[name], options) for name in options.arms}
+    trainers = {name: learners(ARMS[name], options) for name in options.arms}
     for name, one in trainers.items():
         began = time.perf_counter()
         seconds(one, options)  # compiles, records, and warms up
@@ -109,7 +122,8 @@ def main() -> None:
     first, rows = statistics.median(times[options.arms[0]]), []
     for name, found in times.items():
         step = statistics.median(found)
-        row = {"arm": name, "ms": 1e3 * step, "steps/s": 1 / step, "images/s": options.batch / step}
+        rate = options.together / step
+        row = {"arm": name, "ms": 1e3 * step, "steps/s": rate, "images/s": options.batch * rate}
         rows.append(row | {"over the first": step / first - 1})
         print(
             f"{name:<10} {row['ms']:8.3f} ms  {row['steps/s']:8,.0f} steps/s  "

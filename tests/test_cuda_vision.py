@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from nap.lab.training import convolution
 from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.vision.run import VisionWork
@@ -113,6 +114,18 @@ def test_dropout_in_a_graph_is_drawn_for_each_update_from_the_seed_of_the_pass(c
     one, two, three = first
     assert len({round(one, 3), round(two, 3), round(three, 3)}) == 3
     assert first != pytest.approx(learnt(2), rel=1e-3)
+
+
+@pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda arm: arm.name)
+def test_networks_that_learn_together_learn_what_each_learns_alone(arm: VisionArm) -> None:
+    together = VisionWork(NetworkRun(arm, TINY, 0, together=3), CUDA, compile_=True)
+    assert together._together is not None
+    rows = finished(together)
+    assert all(convolution._trusted.values()), "a kernel differs from PyTorch's result"
+    for seed in range(3):
+        alone = VisionWork(NetworkRun(arm, TINY, seed), CUDA, compile_=True)
+        found = [row["loss"] for row in rows if row["seed"] == seed]
+        assert found == pytest.approx(losses(alone), rel=5e-2)
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")

@@ -137,6 +137,7 @@ def _keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
     x, w = ctx.saved_tensors
+    dy = _laid_out(dy)  # here, where the compiler sees it, and not once in each of the two below
     dx = _image_gradient(dy, w) if ctx.needs_input_grad[0] else None
     return dx, _kernel_gradient(dy, x, w.shape[-1]) if ctx.needs_input_grad[1] else None
 

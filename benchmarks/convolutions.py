@@ -1,0 +1,188 @@
+"""What the convolutions of K networks cost on a GPU: our kernels beside cuDNN, layer by layer, and the floor.
+
+    python benchmarks/convolutions.py --members 3
+    python benchmarks/convolutions.py --members 3 --search --json tiles.json
+
+Those of the network of `nap run table1-cifar`: forward, gradient of the images, gradient of the kernels, in
+microseconds for all K networks, each repeated in one CUDA graph over inputs that take turns. cuDNN does one
+network after the other, and all at once as groups. The floor is arithmetic at the rate of a large matrix
+product, measured here. `--search` tries other tiles than those that the library takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.grad import conv2d_input, conv2d_weight
+
+from nap.lab.models.vgg import POOL, VGG11
+
+TURNS, REPEATS = 3, 4  # inputs, and how often a graph goes through all of them
+
+
+def layers() -> Iterator[tuple[int, int, int]]:
+    """Size of the images, channels and outputs of each layer, once for those that are alike."""
+    seen, size, channels = set(), 32, 3
+    for outputs in VGG11:
+        if outputs == POOL:
+            size //= 2
+        else:
+            if (layer := (size, channels, outputs)) not in seen:
+                seen.add(layer)
+                yield layer
+            channels = outputs
+
+
+def microseconds(work: Callable[[int], Any]) -> float:
+    """Of `work`, which is called with the number of the inputs to take."""
+    for turn in range(TURNS):
+        work(turn)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for turn in range(TURNS * REPEATS):
+            work(turn % TURNS)
+    found = []
+    for _ in range(7):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(1e3 * start.elapsed_time(end) / (TURNS * REPEATS))
+    return statistics.median(found)
+
+
+class Layer:
+    """One layer of K networks, its three products, and ways to compute them."""
+
+    def __init__(self, members: int, batch: int, size: int, channels: int, outputs: int):
+        self.members, self.size, self.channels, self.outputs = members, size, channels, outputs
+        self.flops = 2 * 9 * members * batch * size * size * channels * outputs
+
+        def made(*shape: int) -> list[Tensor]:
+            return [torch.randn(shape, device="cuda").bfloat16() for _ in range(TURNS)]
+
+        self.x = made(members, batch, size, size, channels)
+        self.w = made(members, outputs, 3, 3, channels)
+        self.dy = made(members, batch, size, size, outputs)
+
+    def ours(self, product: str, tiles: Any = None) -> Callable[[int], Any]:
+        from nap.lab.training import convolution_kernels as kernels
+
+        ways: dict[str, Callable[[int], Any]] = {
+            "forward": lambda t: kernels.convolved(self.x[t], self.w[t], tiles=tiles),
+            "images": lambda t: kernels.image_gradient(self.dy[t], self.w[t], tiles=tiles),
+            "kernels": lambda t: kernels.kernel_gradient(self.dy[t], self.x[t], 3, tiles=tiles),
+        }
+        return ways[product]
+
+    def one_by_one(self, product: str) -> Callable[[int], Any]:
+        x, w, dy = ([t.permute(0, 1, 4, 2, 3).unbind() for t in ts] for ts in (self.x, self.w, self.dy))
+        ways: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+            "forward": lambda a, b, c: F.conv2d(a, b, padding=1),
+            "images": lambda a, b, c: conv2d_input(a.shape, b, c, padding=1),
+            "kernels": lambda a, b, c: conv2d_weight(a, b.shape, c, padding=1),
+        }
+        way = ways[product]
+        return lambda t: [way(*each) for each in zip(x[t], w[t], dy[t], strict=True)]
+
+    def grouped(self, product: str) -> Callable[[int], Any]:
+        """Channels of all members side by side, in memory too."""
+
+        def together(stack: Tensor) -> Tensor:
+            return stack.permute(1, 0, 4, 2, 3).flatten(1, 2).to(memory_format=torch.channels_last)
+
+        x, dy = ([together(t) for t in ts] for ts in (self.x, self.dy))
+        w = [t.permute(0, 1, 4, 2, 3).flatten(0, 1).to(memory_format=torch.channels_last) for t in self.w]
+        options: dict[str, Any] = {"padding": 1, "groups": self.members}
+        ways: dict[str, Callable[[int], Any]] = {
+            "forward": lambda t: F.conv2d(x[t], w[t], **options),
+            "images": lambda t: conv2d_input(x[t].shape, w[t], dy[t], **options),
+            "kernels": lambda t: conv2d_weight(x[t], w[t].shape, dy[t], **options),
+        }
+        return ways[product]
+
+    def candidates(self, product: str) -> Iterator[Any]:
+        """Other tiles."""
+        from nap.lab.training.convolution_kernels import Tiles
+
+        deep = 32 if product != "kernels" and 9 * self.channels < 64 else 64
+        shapes = (
+            (128, 128, 8, 3),
+            (128, 128, 8, 4),
+            (128, 256, 8, 3),
+            (256, 64, 8, 3),
+            (128, 64, 4, 3),
+            (64, 64, 4, 4),
+        )
+        for rows, columns, warps, stages in shapes:
+            for near in (False, True):
+                yield Tiles(rows, columns, deep, warps, stages, near)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--members", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--search", action="store_true", help="other tiles, too")
+    parser.add_argument("--only", nargs="*", type=int, help="numbers of the layers, counted from 0")
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("this times kernels on a GPU, and torch sees none here")
+    torch.backends.cudnn.benchmark = True
+    square = [torch.randn(8192, 8192, device="cuda").bfloat16() for _ in range(TURNS)]
+    rate = 2 * 8192**3 / microseconds(lambda t: square[t] @ square[t]) / 1e6  # TFLOP/s
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {options.members} networks, batch")
+    print(f"of {options.batch}; a product of 8192 × 8192 matrices: {rate:.0f} TFLOP/s; microseconds")
+    heads = f"{'floor':>7} {'one by one':>11} {'groups':>8} {'ours':>7} {'TFLOP/s':>8}"
+    print(f"{'layer':>20} {'product':>8} {heads}")
+    rows, sums = [], {"floor": 0.0, "one by one": 0.0, "ours": 0.0}
+    for number, (size, channels, outputs) in enumerate(layers()):
+        if options.only and number not in options.only:
+            continue
+        layer = Layer(options.members, options.batch, size, channels, outputs)
+        name = f"{channels}→{outputs} at {size}²"
+        for product in ("forward", "images", "kernels"):
+            if product == "images" and channels == 3:
+                continue  # nobody asks for it
+            row: dict[str, Any] = {
+                "floor": layer.flops / rate / 1e6,
+                "one by one": microseconds(layer.one_by_one(product)),
+                "groups": microseconds(layer.grouped(product)),
+                "ours": microseconds(layer.ours(product)),
+            }
+            for way in sums:
+                sums[way] += row[way]
+            print(
+                f"{name:>20} {product:>8} {row['floor']:7.1f} {row['one by one']:11.1f} {row['groups']:8.1f} "
+                f"{row['ours']:7.1f} {layer.flops / row['ours'] / 1e6:8.0f}",
+                flush=True,
+            )
+            rows.append({"layer": name, "product": product, **row})
+            for tiles in layer.candidates(product) if options.search else ():
+                try:
+                    time = microseconds(layer.ours(product, tiles))
+                except Exception as error:  # too large for the chip
+                    print(f"    {tiles}: {type(error).__name__}")
+                    continue
+                rows.append({"layer": name, "product": product, "tiles": tuple(tiles), "ours": time})
+                print(f"{'':>58} {time:7.1f} {layer.flops / time / 1e6:8.0f}  {tuple(tiles)}", flush=True)
+    print("each once:", ", ".join(f"{way} {time:.0f}" for way, time in sums.items()))
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
