@@ -6,7 +6,8 @@
 Those of the network of `nap run table1-cifar`: forward, gradient of the images, gradient of the kernels, in
 microseconds for all K networks, each repeated in one CUDA graph over inputs that take turns. cuDNN does one
 network after the other, and all at once as groups. The floor is arithmetic at the rate of a large matrix
-product, measured here. `--search` tries other tiles than those that the library takes.
+product, measured here. `--search` tries other tiles than those that the library takes, a second or two each;
+`--only 1 3 5 7` are layers whose channels stay as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.grad import conv2d_input, conv2d_weight
 
 from nap.lab.models.vgg import POOL, VGG11
 
@@ -61,6 +61,24 @@ def microseconds(work: Callable[[int], Any]) -> float:
     return statistics.median(found)
 
 
+def cudnn(product: str, x: Tensor, w: Tensor, dy: Tensor, groups: int = 1) -> Tensor:
+    """One of the three products, as autograd would ask for it."""
+    if product == "forward":
+        return F.conv2d(x, w, padding=1, groups=groups)
+    one, wanted = [1, 1], [product == "images", product == "kernels", False]
+    found = torch.ops.aten.convolution_backward(dy, x, w, None, one, one, one, False, [0, 0], groups, wanted)
+    gradient: Tensor = found[wanted.index(True)]
+    return gradient
+
+
+def check(layer: Layer, product: str) -> None:
+    """Ours is the same, or there is nothing to time."""
+    ours = layer.ours(product)(0).permute(0, 1, 4, 2, 3).float()
+    theirs = torch.stack(layer.one_by_one(product)(0)).float()
+    apart = ((ours - theirs).norm() / theirs.norm()).item()
+    assert apart < 1e-2, f"{product} of {layer.channels}→{layer.outputs} differs by {apart:.1g} from cuDNN's"
+
+
 class Layer:
     """One layer of K networks, its three products, and ways to compute them."""
 
@@ -87,13 +105,7 @@ class Layer:
 
     def one_by_one(self, product: str) -> Callable[[int], Any]:
         x, w, dy = ([t.permute(0, 1, 4, 2, 3).unbind() for t in ts] for ts in (self.x, self.w, self.dy))
-        ways: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-            "forward": lambda a, b, c: F.conv2d(a, b, padding=1),
-            "images": lambda a, b, c: conv2d_input(a.shape, b, c, padding=1),
-            "kernels": lambda a, b, c: conv2d_weight(a, b.shape, c, padding=1),
-        }
-        way = ways[product]
-        return lambda t: [way(*each) for each in zip(x[t], w[t], dy[t], strict=True)]
+        return lambda t: [cudnn(product, *each) for each in zip(x[t], w[t], dy[t], strict=True)]
 
     def grouped(self, product: str) -> Callable[[int], Any]:
         """Channels of all members side by side, in memory too."""
@@ -103,13 +115,7 @@ class Layer:
 
         x, dy = ([together(t) for t in ts] for ts in (self.x, self.dy))
         w = [t.permute(0, 1, 4, 2, 3).flatten(0, 1).to(memory_format=torch.channels_last) for t in self.w]
-        options: dict[str, Any] = {"padding": 1, "groups": self.members}
-        ways: dict[str, Callable[[int], Any]] = {
-            "forward": lambda t: F.conv2d(x[t], w[t], **options),
-            "images": lambda t: conv2d_input(x[t].shape, w[t], dy[t], **options),
-            "kernels": lambda t: conv2d_weight(x[t], w[t].shape, dy[t], **options),
-        }
-        return ways[product]
+        return lambda t: cudnn(product, x[t], w[t], dy[t], groups=self.members)
 
     def candidates(self, product: str) -> Iterator[Any]:
         """Other tiles."""
@@ -157,6 +163,7 @@ def main() -> None:
         for product in ("forward", "images", "kernels"):
             if product == "images" and channels == 3:
                 continue  # nobody asks for it
+            check(layer, product)
             row: dict[str, Any] = {
                 "floor": layer.flops / rate / 1e6,
                 "one by one": microseconds(layer.one_by_one(product)),

@@ -67,7 +67,8 @@ def learners(arm: VisionArm, options: argparse.Namespace) -> Trainer | Together:
     """The arm's network, or several that learn together."""
     if options.together == 1:
         return trainer(arm, options)
-    return Together([trainer(arm, options, seed) for seed in range(options.together)])
+    members = [trainer(arm, options, seed) for seed in range(options.together)]
+    return Together(members, graph=False if options.no_graph else None)
 
 
 def seconds(one: Trainer | Together, options: argparse.Namespace) -> float:
@@ -104,6 +105,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5, help="turns of each arm; the median counts")
     parser.add_argument("--json", type=Path, help="write the rows here")
     options = parser.parse_args()
+    if options.together > 1 and (options.net == "resnet" or options.eager):
+        parser.error("those that learn together are VGGs, and compiled: leave --net resnet and --eager out")
     if torch.device(options.device).type == "cuda":
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
@@ -118,12 +121,20 @@ def main() -> None:
         for name, one in trainers.items():
             times[name].append(seconds(one, options))
     where = torch.cuda.get_device_name() if torch.device(options.device).type == "cuda" else "cpu"
-    print(f"{where}, torch {torch.__version__}, {options.net}, batch {options.batch}")
+    print(
+        f"{where}, torch {torch.__version__}, {options.net}, batch {options.batch}, {options.together} together"
+    )
     first, rows = statistics.median(times[options.arms[0]]), []
     for name, found in times.items():
         step = statistics.median(found)
         rate = options.together / step
-        row = {"arm": name, "ms": 1e3 * step, "steps/s": rate, "images/s": options.batch * rate}
+        row = {
+            "arm": name,
+            "together": options.together,
+            "ms": 1e3 * step,
+            "steps/s": rate,
+            "images/s": options.batch * rate,
+        }
         rows.append(row | {"over the first": step / first - 1})
         print(
             f"{name:<10} {row['ms']:8.3f} ms  {row['steps/s']:8,.0f} steps/s  "

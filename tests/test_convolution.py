@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -108,6 +109,16 @@ def test_other_convolutions_are_refused_and_nothing_is_changed(layer: nn.Conv2d,
     assert type(model[0]) is nn.Conv2d
 
 
+def test_zeros_say_nothing_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = mock.Mock()
+    kernels.convolved = lambda x, w: torch.zeros(2, 2, 5, 6, 8)
+    monkeypatch.setattr(convolution, "_kernels", lambda device: kernels)
+    monkeypatch.setattr(convolution, "_trusted", {})
+    x, w, _ = given(SIZES[0], torch.float32)
+    assert not vmap(convolve)(torch.zeros_like(x), w).any()
+    assert not convolution._trusted
+
+
 def test_kernels_that_are_wrong_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong:
         calls = 0
@@ -119,7 +130,7 @@ def test_kernels_that_are_wrong_are_found_out(monkeypatch: pytest.MonkeyPatch) -
     wrong = Wrong()
     monkeypatch.setattr(convolution, "_kernels", lambda device: wrong)
     monkeypatch.setattr(convolution, "_trusted", {})
-    x, w, _ = given(SIZES[0])
+    x, w, _ = given(SIZES[0], torch.float32)
     with pytest.warns(UserWarning, match=r"the convolution of stacked networks, \(2, 2, 3, 5, 6\) by"):
         first = vmap(convolve)(x, w)
     again = vmap(convolve)(x, w)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,6 +13,14 @@ from test_convolution import DEVICE, SIZES, by_hand, given
 
 pytest.importorskip("triton", reason="needs Triton")
 CUDA = DEVICE.type == "cuda"
+
+
+@pytest.fixture(autouse=True)
+def _exact_products() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 def last(stack: Tensor) -> Tensor:

@@ -218,6 +218,18 @@ def test_other_settings_and_force_on_a_folder_in_use_are_refused(nap) -> None:
     assert "is in use by process" in err
 
 
+def test_a_folder_that_is_older_than_a_setting_is_taken_up_as_nap_run_does(nap) -> None:
+    assert nap("run tiny")[0] == FINE
+    for file in Path("results").rglob("config.json"):
+        settings = json.loads(file.read_text())
+        assert settings["config"].pop("rate") == 0.5  # its default
+        file.write_text(json.dumps(settings))
+    assert nap("run tiny")[0] == nap("sweep tiny")[0] == FINE
+    code, _, err = nap("sweep tiny --rate 0.25")
+    assert code == BAD_USAGE
+    assert "config.rate: not set there, 0.25 now" in err
+
+
 def test_out_that_is_a_file_is_refused_as_nap_run_does(nap) -> None:
     Path("results").write_text("")
     for options in ("", " --dry-run"):

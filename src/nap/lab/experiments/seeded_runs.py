@@ -33,7 +33,7 @@ def seeded_runs(
     """A run for each arm and each of the config's seeds, or for so many of them `together`.
 
     How many seeds there are says nothing of one of them, so its settings have the usual number, whatever was
-    asked for: more can be added later, in the same folder.
+    asked for: more can be added later, in the same folder, as long as the runs that are there stay the same.
     """
     settings = replace(settings, seeds=type(settings).seeds)
     whats = [

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.options import How, Request
-from nap.lab.runs.folder import RunFolder
+from nap.lab.runs.folder import RunFolder, has_results
 
 BOARD = "tensorboard"  # in a run's folder
+SEEDS = re.compile(r"(?P<arm>.*)-seeds?-(?P<first>\d+)(-(?P<last>\d+))?")  # names of `seeded_runs`
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,33 @@ def chosen(requests: Sequence[tuple[Experiment, Request]]) -> list[tuple[Path, E
     if not asked:
         names = ", ".join(experiment.name for experiment, _ in requests)
         raise ValueError(f"{names}: these settings ask for no run; name an arm, a method or a game")
+    for path, (_, run) in asked.items():
+        _check_seeds(path, run)
     mine = share(requests[0][1].how.part, len(asked))
     return [(path, *each) for path, each in list(asked.items())[mine]]
+
+
+def _check_seeds(path: Path, run: Run) -> None:
+    """Refuse seeds that another run of the same arm has in a folder beside this one: rows would be there twice."""
+    if (numbered := SEEDS.fullmatch(run.name)) is None or not path.parent.is_dir():
+        return
+    for other in sorted(path.parent.iterdir()):
+        found = SEEDS.fullmatch(other.name)
+        if found is None or other == path or found["arm"] != numbered["arm"] or not has_results(other):
+            continue
+        if both := sorted(_seeds(numbered) & _seeds(found)):
+            raise ValueError(
+                f"seed {both[0]} is in {other} already, and {run.name} would have it again; "
+                "change --together or --seeds to what they were, or give this its own --out"
+            )
+
+
+def _seeds(name: re.Match[str]) -> set[int]:
+    """
+    >>> _seeds(SEEDS.fullmatch("norm-only-seed-4")), _seeds(SEEDS.fullmatch("nap-seeds-0-2"))
+    ({4}, {0, 1, 2})
+    """
+    return set(range(int(name["first"]), int(name["last"] or name["first"]) + 1))
 
 
 def not_spread(runs: Sequence[tuple[Path, Experiment, Run]], processes: int) -> str | None:

@@ -149,7 +149,7 @@ def _settings(path: Path, asked: dict[str, Any], config: Any) -> dict[str, Any]:
     A setting that is newer than the folder and stands at its default is what the folder was begun with.
     """
     file = path / CONFIG_NAME
-    if not (file.exists() and any(_filled(path / name) for name in RESULTS)):
+    if not (file.exists() and has_results(path)):
         write_json(file, asked)
         return asked
     try:
@@ -161,8 +161,7 @@ def _settings(path: Path, asked: dict[str, Any], config: Any) -> dict[str, Any]:
             f"{file} is damaged ({error}): what made this folder's rows is unknown; "
             f"put the file back, choose another folder with --out, or start over with --force"
         ) from error
-    begun_with = _completed(there.get("config"), asked["config"], config)
-    if found := list(differences(there | {"config": begun_with}, asked)):
+    if found := other_settings(there, asked, config):
         raise ValueError(
             f"{path} holds a run with other settings:\n  "
             + "\n  ".join(found)
@@ -171,8 +170,16 @@ def _settings(path: Path, asked: dict[str, Any], config: Any) -> dict[str, Any]:
     return there
 
 
-def _filled(file: Path) -> bool:
-    return file.exists() and file.stat().st_size > 0
+def has_results(path: Path) -> bool:
+    """Whether a run has left anything in this folder that its settings led to."""
+    files = [path / name for name in RESULTS]
+    return any(file.exists() and file.stat().st_size > 0 for file in files)
+
+
+def other_settings(there: dict[str, Any], asked: dict[str, Any], config: Any) -> list[str]:
+    """A line for each setting in which a folder differs from what is asked, `config` among it."""
+    begun_with = _completed(there.get("config"), asked["config"], config)
+    return list(differences(there | {"config": begun_with}, asked))
 
 
 def _completed(there: Any, asked: Any, config: Any) -> Any:

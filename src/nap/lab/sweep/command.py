@@ -24,7 +24,7 @@ from nap.lab.runs.signals import stop_requests
 from .attempts import BAD_USAGE, FAILED
 from .drive import drive
 from .engine import Engine, opened
-from .found import Found, look, other_settings
+from .found import Found, look, settings_apart
 from .how import Sweeping
 from .jobs import Job, jobs
 from .tracked import Tracked, tracked
@@ -96,7 +96,7 @@ def _check(todo: Sequence[Job], how: Sweeping) -> None:
                 raise FolderInUse(f"{job.folder} is {owner}; wait for it or stop it, then --force")
             continue
         try:
-            lines = other_settings(job.path, job.settings(how.scale))
+            lines = settings_apart(job.path, job.settings(how.scale), job.run.config)
         except OSError as error:  # as `nap run` says it
             reason = f"cannot write in {job.folder}: {error.strerror}"
             raise ValueError(f"{reason}; choose another folder with --out") from error

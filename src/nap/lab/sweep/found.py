@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from nap.lab import rows
 from nap.lab.runs import checkpoint, manifest
-from nap.lab.runs.folder import CONFIG_NAME, LOCK_NAME, differences
+from nap.lab.runs.folder import CONFIG_NAME, LOCK_NAME, has_results, other_settings
 from nap.lab.runs.lock import user_of
 
 State = Literal["new", "begun", "failed", "in use", "finished"]
@@ -55,15 +55,15 @@ def _look(folder: Path) -> Found:
     return Found("failed" if reason.startswith(("failed", "not finite")) else "begun", reason, seconds)
 
 
-def other_settings(folder: Path, asked: dict[str, Any]) -> list[str]:
-    """A line for each setting in which the folder's run differs from what was asked."""
+def settings_apart(folder: Path, asked: dict[str, Any], config: Any) -> list[str]:
+    """A line for each setting in which the folder's run differs from what was asked, as `nap run` sees it."""
     try:
         there = json.loads((folder / CONFIG_NAME).read_bytes())
     except FileNotFoundError:
         return []
     except ValueError as error:
         return [f"{CONFIG_NAME} is damaged: {error}"]
-    return list(differences(there, asked))
+    return other_settings(there, asked, config) if has_results(folder) else []
 
 
 def mark(folder: Path) -> Mark:

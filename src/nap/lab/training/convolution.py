@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 FAR = 2e-2  # what two ways to compute in bfloat16 may differ by, relative to the result; others differ less
+KINDS = (torch.bfloat16, torch.float16, torch.float32)  # numbers that the kernels are for
 _trusted: dict[tuple[Any, ...], bool] = {}  # by operation, shapes and kind of numbers
 
 
@@ -70,19 +71,21 @@ def _best(
     name: str, plain: Callable[[], list[Tensor]], quick: Callable[[Any], Tensor], given: tuple[Tensor, Tensor]
 ) -> Tensor:
     """By the kernels where there are any and they are right, else member by member."""
-    kernels = _kernels(given[0].device.type)
+    kernels = _kernels(given[0].device.type) if given[0].dtype in KINDS else None
     key = (name, given[0].dtype, given[0].device, *(tensor.shape for tensor in given))
     if kernels is None or not _trusted.get(key, True):
         return _laid_out(torch.stack(plain()))
     found = quick(kernels).permute(0, 1, 4, 2, 3)
     if key not in _trusted:
         expected = torch.stack(plain())
-        apart = ((found.float() - expected.float()).norm() / expected.float().norm()).item()
-        _trusted[key] = apart <= FAR  # not so where it is not a number
+        size, apart = expected.float().norm().item(), (found.float() - expected.float()).norm().item()
+        if not 0 < size < float("inf"):
+            return _laid_out(expected)  # nothing to judge by: the next time will tell
+        _trusted[key] = apart <= FAR * size  # not so where it is not a number
         if not _trusted[key]:
             shapes = " by ".join(str(tuple(tensor.shape)) for tensor in given)
             warnings.warn(
-                f"the {name} of stacked networks, {shapes}, differs by {apart:.1g} from PyTorch's, "
+                f"the {name} of stacked networks, {shapes}, differs by {apart / size:.1g} from PyTorch's, "
                 "which is used instead: slower, and right. Please report it",
                 stacklevel=2,
             )
@@ -160,7 +163,7 @@ class Convolution(nn.Conv2d):
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         found = convolve(input.to(weight.dtype), weight)
-        return found if bias is None else found + bias.view(-1, 1, 1)
+        return found if bias is None else found + bias.to(found.dtype).view(-1, 1, 1)
 
 
 def adopt_(model: nn.Module) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nap.lab.data.splits import split
 from nap.lab.data.streams import batches
+from nap.lab.runs.work import NotFinite
 from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision.augment import Crops
 from nap.lab.vision.classifier import WORTH_COMPILING
@@ -55,7 +56,7 @@ class VisionWork:
         cuda = device.type == "cuda"
         if compile_ is None:
             compile_ = cuda and s.steps >= WORTH_COMPILING
-        stack = cuda and compile_ and what.together > 1 if stack is None else stack
+        stack = (cuda and what.together > 1) if stack is None else stack
         options = {"quick": False, "graph": False} if stack else {"compile_": compile_, "graph": graph}
         self.trainers = [self._trainer(seed, half=cuda, **options) for seed in what.seeds]
         self._together = Together(self.trainers, graph=graph) if stack else None
@@ -85,8 +86,11 @@ class VisionWork:
         else:
             for trainer, order, number in zip(self.trainers, orders, numbers, strict=True):
                 trainer.learn(order, number, s.rate, first)
-        for trainer in self.trainers:
-            trainer.watch.check()
+        for trainer, seed in zip(self.trainers, self.what.seeds, strict=True):
+            try:
+                trainer.watch.check()
+            except NotFinite as error:
+                raise NotFinite(f"of seed {seed}, {error}") from None
         self.done += 1
         if self.done % s.every and self.done < self.total:
             return []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
@@ -47,8 +48,8 @@ class StackedMean(nn.AdaptiveAvgPool2d):
 class Together:
     """Trainers whose networks learn in one step from now on.
 
-    They must be alike in all but their seed, and learn from the same images. On CUDA the step is one graph,
-    and where the first trainer computes in bfloat16 weights are updated by `nap.lab.vision.descent`.
+    They must be alike in all but their seed, and learn from the same images. On CUDA the step is one graph.
+    Weights are updated by `nap.lab.vision.descent` where `Trainer` would choose that, too.
 
     Args:
         backend: of `torch.compile`, without which norms over whole images cannot be stacked.
@@ -72,7 +73,7 @@ class Together:
                 group["lr"] = first.rate
         self._descent: Any = None
         self._leaves = [weight.requires_grad_() for weight in self._weights]
-        if first.half:
+        if first.half and first.recipe.momentum > 0 and find_spec("triton"):
             self._descend_quickly()
         losses = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="error")
         torch.compiler.reset()  # as `training.graph.compiled` has it
@@ -132,7 +133,7 @@ class Together:
         return torch.stack(torch._foreach_norm(gradients))
 
     def _noted(self, losses: Tensor, right: Tensor, norms: Tensor) -> None:
-        """See an update before it is made. None is made once any member's is not finite."""
+        """See an update before it is made; one that is not finite is not (with `descent` none of any member)."""
         for k, trainer in enumerate(self.trainers):
             trainer._note_(losses[k], right[k], norms[k])
         self._skip.copy_(torch.stack([trainer.watch.broken for trainer in self.trainers]).amax(0))
