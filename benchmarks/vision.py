@@ -121,9 +121,7 @@ def main() -> None:
         for name, one in trainers.items():
             times[name].append(seconds(one, options))
     where = torch.cuda.get_device_name() if torch.device(options.device).type == "cuda" else "cpu"
-    print(
-        f"{where}, torch {torch.__version__}, {options.net}, batch {options.batch}, {options.together} together"
-    )
+    print(f"{where}, torch {torch.__version__}, {options.together} {options.net}, batch {options.batch}")
     first, rows = statistics.median(times[options.arms[0]]), []
     for name, found in times.items():
         step = statistics.median(found)

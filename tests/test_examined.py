@@ -94,6 +94,45 @@ def test_texts_and_answers_are_judged_as_by_hand(tmp_path: Path) -> None:
     assert rows["piqa"]["answered"] == pytest.approx(right / 5)
 
 
+def test_what_was_learnt_from_is_no_exam(tmp_path: Path) -> None:
+    pages = [{"text": f"{k} " + "some words " * 9} for k in range(40)]
+    learnt, again = written(tmp_path / "learnt.jsonl", pages), written(tmp_path / "again.lines", pages)
+    shared = [{"text": f" {pages[3]['text']}\n"}, *({"text": f"other {k} " * 9} for k in range(4)), pages[8]]
+    mixed, new = written(tmp_path / "mixed.jsonl", shared), written(tmp_path / "new.jsonl", shared[1:-1])
+    said: list[str] = []
+
+    def made(path: Path) -> Any:
+        return exam("x", str(path), Bytes(), 16, learnt=["python", str(learnt)], tell=said.append)
+
+    first, second = (torch.cat([one[[k]] for k in range(len(one))]) for one in (made(mixed), made(new)))
+    assert said == ["exam x: 2 of 6 documents are learnt from, and left out"]
+    assert torch.equal(first, second)
+    part = written(tmp_path / "part.jsonl", pages[:5])
+    for path, why in ((part, "is in the text that is learnt from"), (again, "which is learnt from")):
+        with pytest.raises(ValueError, match=rf"the exam x is .*{why}|the exam x {why}.* name another text"):
+            exam("x", str(path), Bytes(), 16, learnt=[str(learnt)])
+    with pytest.raises(ValueError, match="the exam python is python, which is learnt from"):
+        work("python")
+
+
+@pytest.mark.parametrize("word", ["", "=a.jsonl", "piqa="])
+def test_an_exam_has_a_name_and_a_file(word: str) -> None:
+    with pytest.raises(ValueError, match="lacks a name or a file; write NAME or NAME=FILE"):
+        work(word)
+
+
+def test_questions_that_are_none_are_named_by_what_they_lack(tmp_path: Path) -> None:
+    path = tmp_path / "piqa.jsonl"
+    path.write_text('\n{"goal": "g", "sol1": "a", "sol2": "b", "label": 1}\n\n')
+    assert [question.right for question in read("piqa", path)] == [1]
+    path.write_text('{"query": "g"}\n')
+    with pytest.raises(ValueError, match=r"line 1, is no question of piqa: it has no field 'goal'"):
+        read("piqa", path)
+    path.write_bytes(b'{"goal": "\xff"}\n')
+    with pytest.raises(ValueError, match=r"piqa.jsonl, line 1, is no question of piqa: UnicodeDecodeError"):
+        read("piqa", path)
+
+
 def test_what_is_missing_is_said_before_training() -> None:
     with pytest.raises(DataMissing, match="nap data fetch lambada"):
         work("lambada")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,35 @@ def test_documents_by_kind(tmp_path: Path) -> None:
     assert "".join(found) == "word " * 50_000
     assert len(found) == 3
     assert not any(text.lstrip().startswith("ord") for text in found)  # no word is cut
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl.gz", "a.json.gz"])
+def test_shards_of_c4_are_read_as_they_come(tmp_path: Path, name: str) -> None:
+    lines = "".join(json.dumps({"text": f"page {k}", "url": "x"}) + "\n" for k in range(3))
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(lines.encode()) if name.endswith(".gz") else lines.encode())
+    assert list(documents(path)) == ["page 0", "page 1", "page 2"]
+
+
+def test_a_text_may_be_packed(tmp_path: Path) -> None:
+    (tmp_path / "a.lines.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"one two"))
+    assert list(documents(tmp_path / "a.lines.gz")) == ["one", "two"]
+    assert list(documents(tmp_path / "b.txt.gz")) == ["one two"]
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"one two")[:-9])
+    (tmp_path / "c.txt.gz").write_bytes(b"one two")
+    for name in ("b.txt.gz", "c.txt.gz"):
+        with pytest.raises(ValueError, match=rf"{name} is no whole file of gzip .* fetch it again"):
+            list(documents(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("kind", "way_out"), [(".jsonl.zst", "zstd -d"), (".csv", "as .jsonl"), (".npy", "jsonl")]
+)
+def test_what_is_no_text_is_not_read_as_one(tmp_path: Path, kind: str, way_out: str) -> None:
+    (tmp_path / f"a{kind}").write_text("text\none\n")
+    with pytest.raises(ValueError, match=rf"a{kind} is no text that can be read as it is; .*{way_out}"):
+        list(documents(tmp_path / f"a{kind}"))
 
 
 def test_a_line_that_is_no_document_is_named(tmp_path: Path) -> None:

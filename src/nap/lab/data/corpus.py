@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -121,13 +121,25 @@ def _coder(names: Sequence[str], tokenizer: str, source: str, folder: Path, tell
     return Pieces(Path(tokenizer))
 
 
+def among(documents: Iterable[str], names: Sequence[str]) -> set[str]:
+    """Of these documents, those that stand word for word in one of the texts, but for white space around.
+
+    What is streamed is not looked through.
+    """
+    held = {document.strip(): document for document in documents}
+    seen = held.keys() & (text.strip() for text in texts([name for name in names if name != c4.NAME]))
+    return {held[document] for document in seen}
+
+
 def _file(name: str) -> Path:
     path = Path(name).expanduser()
     if not path.is_file():
         other = DATA_SETS.get(name)
         found = f"{name} holds {other.holds()}, and no text" if other else f"there is no text {name!r}"
         known = ", ".join((BUNDLED, c4.NAME, *of_role("text")))
-        raise ValueError(f"{found}: name files (plain text, .jsonl, .tokens, .lines), or {known}")
+        raise ValueError(
+            f"{found}: name files (plain text, .jsonl, .tokens, .lines, .gz of these), or {known}"
+        )
     return path
 
 

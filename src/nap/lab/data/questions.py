@@ -66,10 +66,12 @@ def read(kind: str, path: Path | None = None) -> list[Question]:
         raise ValueError(f"there are no questions {kind!r}; there are {', '.join(KINDS)}")
     path = paths(kind)[0] if path is None else path
     found, seen = [], set()
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, text in enumerate(lines, start=1):
+            if not text.strip():
+                continue
             try:
-                line = json.loads(text)
+                line = json.loads(text.decode())
                 if "doc" in line:
                     if line["native_id"] in seen:
                         continue
@@ -78,7 +80,11 @@ def read(kind: str, path: Path | None = None) -> list[Question]:
                 question = KINDS[kind](line)
                 if not 0 <= question.right < len(question.answers):
                     raise ValueError(f"label {question.right} names none of its answers")
-            except (ValueError, KeyError, TypeError, IndexError) as error:
+            except KeyError as error:
+                raise ValueError(
+                    f"{path}, line {number}, is no question of {kind}: it has no field {error}"
+                ) from error
+            except (ValueError, TypeError, IndexError) as error:
                 raise ValueError(f"{path}, line {number}, is no question of {kind}: {error!r}") from error
             found.append(question)
     if not found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import importlib
 import json
@@ -16,6 +17,15 @@ from nap.lab.data.store import DataMissing
 from nap.lab.data.tokens import TokenFile, TokensDamaged, read, replacing, write
 
 PIECE = 100_000  # characters of a text that marks no documents
+NO_TEXT = {  # kinds of files that texts come in, and what to do with them
+    ".zst": "unpack it, as with zstd -d",
+    ".xz": "unpack it, as with xz -d",
+    ".zip": "unpack it",
+    ".parquet": "write its column of texts as .jsonl",
+    ".arrow": "write its column of texts as .jsonl",
+    ".csv": "write its column of texts as .jsonl",
+    ".npy": "write its texts as .jsonl",
+}
 TELL_EVERY_SECONDS = 5.0
 _TITLE = re.compile(r"^ = [^=](.*[^=])? = $")  # of an article of WikiText; its sections have more signs
 _AT_ONCE = 2_000_000  # characters, about, that a coder is given together: each may take it 100 bytes
@@ -24,25 +34,35 @@ _AT_ONCE = 2_000_000  # characters, about, that a coder is given together: each 
 def documents(path: Path) -> Iterator[str]:
     """The documents of a file, by its kind.
 
-    `.jsonl`: the field "text" of each line. `.tokens`: WikiText, an article each. `.lines`: a line
-    each. Else plain text, in pieces of 100,000 characters, cut at white space.
+    `.jsonl` or `.json`: the field "text" of each line. `.tokens`: WikiText, an article each. `.lines`: a
+    line each. Else plain text, in pieces of 100,000 characters, cut at white space. Each may be packed, with
+    `.gz` at the end.
     """
+    if path.suffix in NO_TEXT:
+        raise ValueError(
+            f"{path} is no text that can be read as it is; {NO_TEXT[path.suffix]}, or name a file of plain "
+            "text, .jsonl, .tokens or .lines"
+        )
     try:
         yield from _by_kind(path)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not in UTF-8 ({error}); convert it first, as with iconv") from error
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise ValueError(f"{path} is no whole file of gzip ({error}); fetch it again") from error
 
 
 def _by_kind(path: Path) -> Iterator[str]:
-    if path.suffix == ".jsonl":
-        with path.open(encoding="utf-8") as lines:
-            yield from (_text(line, path, number) for number, line in enumerate(lines, 1) if line.strip())
-    elif path.suffix == ".tokens":
-        yield from articles(path.read_text("utf-8").split("\n"))
-    elif path.suffix == ".lines":
-        yield from filter(str.strip, path.read_text("utf-8").split("\n"))
-    else:
-        yield from cut_up(path.read_text("utf-8"))
+    packed = path.suffix == ".gz"
+    kind = path.with_suffix("").suffix if packed else path.suffix
+    with gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8") as file:
+        if kind in (".jsonl", ".json"):
+            yield from (_text(line, path, number) for number, line in enumerate(file, 1) if line.strip())
+        elif kind == ".tokens":
+            yield from articles(file.read().split("\n"))
+        elif kind == ".lines":
+            yield from filter(str.strip, file.read().split("\n"))
+        else:
+            yield from cut_up(file.read())
 
 
 def _text(line: str, path: Path, number: int) -> str:
@@ -51,7 +71,10 @@ def _text(line: str, path: Path, number: int) -> str:
     except (ValueError, KeyError, TypeError):
         text = None
     if not isinstance(text, str):
-        raise ValueError(f'{path}, line {number}, is no JSON object with a string in its field "text"')
+        raise ValueError(
+            f'{path}, line {number}, is no JSON object with a string in its field "text"; write it so, or '
+            "name a file of plain text"
+        )
     return text
 
 

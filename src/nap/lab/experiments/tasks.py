@@ -69,7 +69,7 @@ def chosen(requests: Sequence[tuple[Experiment, Request]]) -> list[tuple[Path, E
 
 
 def _check_seeds(path: Path, run: Run) -> None:
-    """Refuse seeds that another run of the same arm has in a folder beside this one: rows would be there twice."""
+    """Refuse seeds that another run of this arm has in a folder beside it: rows would be there twice."""
     if (numbered := SEEDS.fullmatch(run.name)) is None or not path.parent.is_dir():
         return
     for other in sorted(path.parent.iterdir()):

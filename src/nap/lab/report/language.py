@@ -17,7 +17,12 @@ LEARNING = (
     Measure("parameter_norm", "Parameter norm"),
     Measure("effective_rate", "Effective learning rate"),
 )
-RESULTS = {"accuracy": "per token", "answered": "answered", "answered_by_byte": "answered, by byte"}
+RESULTS = {
+    "accuracy": "per token",
+    "loss": "loss per token",
+    "answered": "answered",
+    "answered_by_byte": "answered, by byte",
+}
 
 
 def figures(rows: Rows) -> list[Figure]:
@@ -44,10 +49,10 @@ def exams(rows: Rows) -> Html | None:
     if not body:
         return None
     caption = (
-        "Per cent, mean over seeds, in brackets the standard deviation. Per token: the model's first choice "
-        "is the right token, given all before it; of questions, tokens of the right answer. Answered: the "
-        "last word of a passage is written right (LAMBADA), or the right answer is the likeliest; by byte, "
-        "the likeliest for its length."
+        "Per cent (losses in nats), mean over seeds, in brackets the standard deviation. Per token: the "
+        "model's first choice is the right token, given all before it; of questions, tokens of the right "
+        "answer. Answered: the last word of a passage is written right (LAMBADA), or the right answer is the "
+        "likeliest; by byte, the likeliest for its length."
     )
     return join(
         table(["exam", *arms], body, label="exams", class_="wide"), element("p", caption, class_="quiet")
@@ -64,7 +69,8 @@ def _arms(rows: Rows) -> dict[str, tuple[Look, dict[str, str]]]:
 
 
 def _cell(rows: Rows, key: str) -> str:
-    values = 100 * np.array([value for value in rows.values(key) if value is not None], float)
+    times = 1 if key == "loss" else 100
+    values = times * np.array([value for value in rows.values(key) if value is not None], float)
     if not len(values):
         return "–"
     spread = f" ({values.std(ddof=1):.2f})" if len(values) > 1 else ""

@@ -12,7 +12,8 @@ import torch
 
 from nap.lab.data import c4
 from nap.lab.data.catalog import of_role
-from nap.lab.data.corpus import identity_of_text, texts
+from nap.lab.data.corpus import Tell, among, identity_of_text, texts
+from nap.lab.data.fetch import to_stderr
 from nap.lab.data.questions import KINDS, Question, read
 from nap.lab.data.store import paths, sha256
 from nap.lab.data.text import Coder
@@ -55,7 +56,9 @@ class ExaminedWork(ReadingWork):
         self._read["exams"] = found
         self._exams: dict[str, Exam] = {HELD_OUT: self.valid}
         for name, path in sources.items():
-            self._exams[name] = exam(name, path, self.coder, settings.length, settings.examined)
+            self._exams[name] = exam(
+                name, path, self.coder, settings.length, settings.examined, learnt=settings.text
+            )
 
     def advance(self) -> list[Row]:
         rows = super().advance()
@@ -102,7 +105,9 @@ def named(exams: Sequence[str]) -> dict[str, str]:
     {'piqa': '', 'pile': 'some.jsonl'}
     """
     found: dict[str, str] = {}
-    for name, _, path in (word.partition("=") for word in exams):
+    for name, given, path in (word.partition("=") for word in exams):
+        if not name or (given and not path):
+            raise ValueError(f"the exam {name}{given}{path} lacks a name or a file; write NAME or NAME=FILE")
         if name in found or name == HELD_OUT:
             raise ValueError(f"two exams are named {name}; write NAME=FILE with another name for one")
         found[name] = path
@@ -111,7 +116,7 @@ def named(exams: Sequence[str]) -> dict[str, str]:
 
 def identity(name: str, path: str) -> str:
     """What changes when the set does; `DataMissing` or another ValueError where it is not there."""
-    if path and not Path(path).is_file():
+    if path and not Path(path).expanduser().is_file():
         raise ValueError(f"the exam {name} should be in {path}, which is no file")
     if path:
         return identity_of_text(path)
@@ -126,19 +131,50 @@ def identity(name: str, path: str) -> str:
     return " ".join(map(sha256, there))
 
 
-def exam(name: str, path: str, coder: Coder, length: int, most: int = 0) -> Exam:
-    """The set of that name, from a file if one is given, else from the catalogue; `most` of it, or all."""
+def exam(
+    name: str,
+    path: str,
+    coder: Coder,
+    length: int,
+    most: int = 0,
+    *,
+    learnt: Sequence[str] = (),
+    tell: Tell = to_stderr,
+) -> Exam:
+    """The set of that name, from a file if one is given, else from the catalogue; `most` of it, or all.
+
+    Documents that are in the texts that were `learnt` from are left out, and `tell` hears of it.
+    """
     if name in KINDS:
-        asked = read(name, Path(path) if path else None)[: most or None]
+        asked = read(name, Path(path).expanduser() if path else None)[: most or None]
         require_room(coder.encode([answer for question in asked for answer in question.answers]), length)
         return asked
-    enough, count, parts = most * length + 1 if most else None, 0, []
-    for text in texts([path or name]):
+    source = path or name
+    _check_apart(name, source, learnt)
+    documents = list(texts([source]))
+    known = among(documents, learnt)
+    if known:
+        count = sum(document in known for document in documents)
+        if count == len(documents):
+            raise ValueError(f"the exam {name} is in the text that is learnt from; name another text")
+        tell(f"exam {name}: {count:,} of {len(documents):,} documents are learnt from, and left out")
+    enough, size, parts = most * length + 1 if most else None, 0, []
+    for text in documents:
+        if text in known:
+            continue
         parts.append(np.array([*coder.encode([text])[0], coder.end], np.int32))
-        count += len(parts[-1])
-        if enough and count >= enough:
+        size += len(parts[-1])
+        if enough and size >= enough:
             break
     try:
         return Windows(np.concatenate(parts), length)
     except ValueError as error:
         raise ValueError(f"the exam {name} is too short: {error}") from error
+
+
+def _check_apart(name: str, source: str, learnt: Sequence[str]) -> None:
+    """Refuse a file that is learnt from, under whatever name."""
+    own = set(identity_of_text(source).split()[1:])
+    for text in learnt:
+        if own & set(identity_of_text(text).split()[1:]):
+            raise ValueError(f"the exam {name} is {text}, which is learnt from; name another text")

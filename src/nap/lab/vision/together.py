@@ -133,7 +133,7 @@ class Together:
         return torch.stack(torch._foreach_norm(gradients))
 
     def _noted(self, losses: Tensor, right: Tensor, norms: Tensor) -> None:
-        """See an update before it is made; one that is not finite is not (with `descent` none of any member)."""
+        """See an update before it is made; one that is not finite is not (by `descent`, none of all is)."""
         for k, trainer in enumerate(self.trainers):
             trainer._note_(losses[k], right[k], norms[k])
         self._skip.copy_(torch.stack([trainer.watch.broken for trainer in self.trainers]).amax(0))
