@@ -214,11 +214,11 @@ def test_what_one_process_says_and_how_it_fails_reaches_the_other(tmp_path: Path
 # the command
 
 
-def start(*words: str) -> subprocess.Popen[str]:
+def start(*words: str, spread: str) -> subprocess.Popen[str]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [*torchrun, "-m", "tiny_reading", *words, "--spread", "fsdp"],
+        [*torchrun, "-m", "tiny_reading", *words, "--spread", spread],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -233,8 +233,9 @@ def stopped(advance: Any) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("spread", ["ddp", "fsdp"])
 def test_a_run_goes_on_from_one_process_to_two_and_back(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    spread: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["run", "tiny-reading", "--steps", "60", "--every", "3", "--out"]
     path = Path("broken/tiny-reading-demo/seed-0")
@@ -242,7 +243,7 @@ def test_a_run_goes_on_from_one_process_to_two_and_back(
         patched.setattr(ReadingWork, "advance", stopped(ReadingWork.advance))
         assert main([*words, "broken"]) == 75
     assert len(rows.read("broken")) == 1
-    process = start(*words, "broken")
+    process = start(*words, "broken", spread=spread)
     try:
         for _ in range(600):
             if (path / "rows.jsonl").exists() and (path / "rows.jsonl").read_text().count("\n") >= 3:
@@ -253,7 +254,7 @@ def test_a_run_goes_on_from_one_process_to_two_and_back(
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert out.count("2 processes (fsdp)") == 1, "one process prints"
+    assert out.count(f"2 processes ({spread})") == 1, "one process prints"
     assert out.count("seed-0: stopped by SIGTERM") == 1
     assert "× 2 processes): from here on, rows may differ" in " ".join(out.split())
     assert "nap run:" not in err

@@ -29,7 +29,7 @@ class Reading(Network):
 
     text: tuple[str, ...] = ("python",)
     """texts to learn from: python (the help that comes with it), c4, text8 and others of nap data list, or
-    files (plain text, .jsonl with a field "text", WikiText's .tokens, .lines)"""
+    files (plain text, .jsonl with a field "text", WikiText's .tokens, .lines, each perhaps .gz)"""
     tokenizer: str = "bpe-4096"
     """bytes; bpe-N, that is N pieces learnt from the text; gpt-neox-tokenizer; or a tokenizer's JSON file"""
     tokens: int = 0
