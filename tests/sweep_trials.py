@@ -124,6 +124,11 @@ def kill(pid: int) -> bool:
     return True
 
 
+def kill_at_work(out: str, driver: Driver) -> None:
+    """Kill a worker that has done some steps: its folder must tell of a sitting that was killed."""
+    until(lambda: any(map(kill, advanced(out)[:1])), driver)
+
+
 def kill_at_random(
     out: str,
     driver: Driver,
@@ -133,14 +138,13 @@ def kill_at_random(
 ) -> None:
     """Kill that many workers, or others of their processes, at random moments.
 
-    The first has done some steps by then, so that its folder must tell of a sitting that was killed. On a
-    busy machine this process may come too late: one kill is enough then, if all is finished after it.
+    On a busy machine this process may come too late: one kill is enough then, if all is finished after it.
     """
     killed = 0
 
     def found() -> list[int] | Literal["too late"]:
         late = killed and driver.process.poll() is not None
-        return "too late" if late else sorted(workers(out).values() if killed else advanced(out))
+        return "too late" if late else sorted(workers(out).values())
 
     while killed < kills:
         pids = until(found, None if killed else driver)

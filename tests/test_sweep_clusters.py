@@ -26,6 +26,7 @@ from sweep_trials import (
     advanced,
     assert_same,
     kill_at_random,
+    kill_at_work,
     parent,
     sittings,
     sweeping,
@@ -146,7 +147,7 @@ def test_submitit_with_workers_jobs_and_the_driver_killed(expected: Path) -> Non
     words = [*SIZE, *shlex.split("--engine slurm --slurm cluster=local --workers 2 --retries 30")]
     draws = random.Random(2)
     with sweeping(*words) as driver:
-        kill_at_random("results", driver, draws, kills=1)  # the run's own process
+        kill_at_work("results", driver)  # the run's own process
         kill_at_random("results", driver, draws, kills=1, victim=parent)  # submitit's, which started it
         busy = until(lambda: advanced("results"), driver)[0]
         os.kill(busy, signal.SIGSTOP)  # so that it is still there when the next driver comes

@@ -13,6 +13,7 @@ from sweep_trials import (
     advanced,
     assert_same,
     kill_at_random,
+    kill_at_work,
     sittings,
     sweeping,
     undisturbed,
@@ -43,7 +44,8 @@ def test_workers_killed_at_random_and_a_second_sweep_beside(expected: Path) -> N
         sweeping(*STEPS, *more, "--workers", "2") as first,
         sweeping(*STEPS, *more, "--workers", "1") as second,
     ):
-        kill_at_random("results", first, random.Random(0), kills=5)
+        kill_at_work("results", first)
+        kill_at_random("results", first, random.Random(0), kills=4)
         out = first.said() + second.said()
     assert_same("results", expected, runs=3)
     assert any("killed" in ends for ends in sittings("results").values())
