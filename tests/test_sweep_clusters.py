@@ -78,14 +78,15 @@ def ray_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_ray_with_workers_tasks_and_the_driver_killed(expected: Path, ray_address: str) -> None:
     words = [*SIZE, "--engine", "ray", "--address", ray_address, "--retries", "30"]
+    slowly, more_so = (["--seconds-per-step", seconds] for seconds in ("0.3", "0.6"))  # Ray takes its time
     draws = random.Random(1)
-    with sweeping(*words) as driver:
+    with sweeping(*words, *slowly) as driver:
         kill_at_random("results", driver, draws, kills=2)  # the run's own process
         kill_at_random("results", driver, draws, kills=1, victim=parent)  # Ray's, which started it
         until(lambda: advanced("results"), driver)
         driver.kill()
     until(lambda: not workers("results"))  # Ray ends the tasks of a driver that is gone
-    with sweeping(*words, "--seconds-per-step", "0.1") as driver:
+    with sweeping(*words, *more_so) as driver:
         until(lambda: advanced("results"), driver)
         driver.process.send_signal(signal.SIGTERM)
         assert "of 2 runs are left; the same command goes on" in driver.said(code=75)
