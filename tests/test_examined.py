@@ -96,16 +96,24 @@ def test_texts_and_answers_are_judged_as_by_hand(tmp_path: Path) -> None:
 
 def test_what_was_learnt_from_is_no_exam(tmp_path: Path) -> None:
     pages = [{"text": f"{k} " + "some words " * 9} for k in range(40)]
-    learnt, again = written(tmp_path / "learnt.jsonl", pages), written(tmp_path / "again.lines", pages)
-    shared = [{"text": f" {pages[3]['text']}\n"}, *({"text": f"other {k} " * 9} for k in range(4)), pages[8]]
-    mixed, new = written(tmp_path / "mixed.jsonl", shared), written(tmp_path / "new.jsonl", shared[1:-1])
+    learnt, again = written(tmp_path / "learnt words.jsonl", pages), written(tmp_path / "again.lines", pages)
+    shared = [
+        pages[3],
+        {"text": f" {pages[3]['text']}\n"},
+        *({"text": f"other {k} " * 9} for k in range(4)),
+        pages[8],
+    ]
+    mixed, new = (
+        written(tmp_path / "mixed.jsonl", shared),
+        written(tmp_path / "new words.jsonl", shared[2:-1]),
+    )
     said: list[str] = []
 
     def made(path: Path) -> Any:
         return exam("x", str(path), Bytes(), 16, learnt=["python", str(learnt)], tell=said.append)
 
     first, second = (torch.cat([one[[k]] for k in range(len(one))]) for one in (made(mixed), made(new)))
-    assert said == ["exam x: 2 of 6 documents are learnt from, and left out"]
+    assert said == ["exam x: 3 of 7 documents are learnt from, and left out"]
     assert torch.equal(first, second)
     part = written(tmp_path / "part.jsonl", pages[:5])
     for path, why in ((part, "is in the text that is learnt from"), (again, "which is learnt from")):

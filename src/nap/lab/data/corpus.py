@@ -122,13 +122,12 @@ def _coder(names: Sequence[str], tokenizer: str, source: str, folder: Path, tell
 
 
 def among(documents: Iterable[str], names: Sequence[str]) -> set[str]:
-    """Of these documents, those that stand word for word in one of the texts, but for white space around.
+    """Of these documents, without white space around them, those that stand so in one of the texts.
 
     What is streamed is not looked through.
     """
-    held = {document.strip(): document for document in documents}
-    seen = held.keys() & (text.strip() for text in texts([name for name in names if name != c4.NAME]))
-    return {held[document] for document in seen}
+    looked_through = [name for name in names if name != c4.NAME]
+    return {document.strip() for document in documents}.intersection(map(str.strip, texts(looked_through)))
 
 
 def _file(name: str) -> Path:

@@ -117,9 +117,8 @@ def pick_device(word: str, place: Place | None = None) -> torch.device:
 def _announcement(experiment: Experiment, request: Request, device: torch.device, crew: Crew) -> str:
     runs = experiment.runs(request.config)
     count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
-    if (
-        not hasattr(runs[0].config, "seed") or getattr(runs[0].config, "together", 1) > 1
-    ):  # else each seed is a run
+    what = runs[0].config
+    if not hasattr(what, "seed") or getattr(what, "together", 1) > 1:  # else each seed is a run
         count += f" of {request.config.seeds} seeds"
     if request.how.part != "1/1":
         count += f" (part {request.how.part} of them)"
