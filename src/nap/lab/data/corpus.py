@@ -122,12 +122,21 @@ def _coder(names: Sequence[str], tokenizer: str, source: str, folder: Path, tell
 
 
 def among(documents: Iterable[str], names: Sequence[str]) -> set[str]:
-    """Of these documents, without white space around them, those that stand so in one of the texts.
+    """Of these documents, as `in_words` has them, those that stand so in one of the texts.
 
     What is streamed is not looked through.
     """
     looked_through = [name for name in names if name != c4.NAME]
-    return {document.strip() for document in documents}.intersection(map(str.strip, texts(looked_through)))
+    return set(map(in_words, documents)).intersection(map(in_words, texts(looked_through)))
+
+
+def in_words(document: str) -> str:
+    """The document but for its white space: lines are broken anew by whoever passes a text on.
+
+    >>> in_words("one\\n two ")
+    'one two'
+    """
+    return " ".join(document.split())
 
 
 def _file(name: str) -> Path:

@@ -13,7 +13,7 @@ import torch
 
 from nap.lab.data import c4
 from nap.lab.data.catalog import of_role
-from nap.lab.data.corpus import Tell, among, identity_of_text, texts
+from nap.lab.data.corpus import Tell, among, identity_of_text, in_words, texts
 from nap.lab.data.fetch import to_stderr
 from nap.lab.data.questions import KINDS, Question, read
 from nap.lab.data.store import paths, sha256
@@ -156,13 +156,13 @@ def exam(
     documents = list(texts([source]))
     known = among(documents, learnt)
     if known:
-        count = sum(document.strip() in known for document in documents)
+        count = sum(in_words(document) in known for document in documents)
         if count == len(documents):
             raise ValueError(f"the exam {name} is in the text that is learnt from; name another text")
         tell(f"exam {name}: {count:,} of {len(documents):,} documents are learnt from, and left out")
     enough, size, parts = most * length + 1 if most else None, 0, []
     for text in documents:
-        if text.strip() in known:
+        if in_words(text) in known:
             continue
         parts.append(np.array([*coder.encode([text])[0], coder.end], np.int32))
         size += len(parts[-1])
