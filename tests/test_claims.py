@@ -19,8 +19,9 @@ import pytest
 from nap.lab.claims import CLAIMS, Claim, Evidence, Region, Verdict, command, judge, read, table, to_json
 from nap.lab.claims.claim import NotEnough
 from nap.lab.claims.effects import decide, every
-from nap.lab.claims.samples import FEWEST_POINTS, UNFINISHED, Samples
+from nap.lab.claims.samples import BROKEN, FEWEST_POINTS, RESUMABLE, UNFINISHED, Samples
 from nap.lab.rows import Row, RowFile, Rows
+from nap.lab.runs.work import NOT_FINITE
 from synthetic_worlds import (
     SEEDS,
     WORLDS,
@@ -46,7 +47,7 @@ def other_arms(row: Row) -> Row | None:
 
 
 def unfinished(row: Row) -> Row | None:
-    return row | {UNFINISHED: True, "run": "the-run"}
+    return row | {UNFINISHED: RESUMABLE, "run": "the-run"}
 
 
 THIN = {
@@ -257,6 +258,14 @@ def test_an_unfinished_run_decides_nothing(tmp_path: Path, manifest: str) -> Non
         "the run walks is not finished; run it again to resume"
     }
     assert command(tmp_path) == 1
+
+
+def test_a_network_that_broke_down_is_named_as_such(tmp_path: Path) -> None:
+    write(tmp_path / "walk-demo" / "walks", walk_world(True))
+    manifest = {"finished": None, "exit": f"{NOT_FINITE}: the loss is not finite at update 3"}
+    (tmp_path / "walk-demo" / "walks" / "manifest.json").write_text(json.dumps(manifest))
+    [rows] = read(tmp_path).values()
+    assert {evidence.missing for _, evidence in judge(rows)} == {f"the run walks {BROKEN}"}
 
 
 def test_rows_without_a_manifest_count_as_finished(tmp_path: Path) -> None:

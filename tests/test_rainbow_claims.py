@@ -15,7 +15,7 @@ from nap.lab.claims.effects import decide
 from nap.lab.claims.fig3 import at_least, gain, sharp
 from nap.lab.claims.fig6 import reached
 from nap.lab.claims.games import FINAL, FIRST, Scores, arms, scores
-from nap.lab.claims.samples import UNFINISHED, Samples, Series
+from nap.lab.claims.samples import RESUMABLE, UNFINISHED, Samples, Series
 from nap.lab.rows import Rows
 from synthetic_rainbow_rows import FRAMES, SEEDS, WORLDS, Row
 
@@ -83,7 +83,7 @@ def other_arms(row: Row) -> Row | None:
 
 
 def unfinished(row: Row) -> Row | None:
-    return row | {UNFINISHED: True, "run": "the-run"}
+    return row | {UNFINISHED: RESUMABLE, "run": "the-run"}
 
 
 def no_episodes(row: Row) -> Row | None:

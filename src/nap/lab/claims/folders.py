@@ -8,7 +8,7 @@ from pathlib import Path
 from nap.lab import rows as row_files
 from nap.lab.claims.claim import Verdict
 from nap.lab.claims.printed import summary, table, to_json
-from nap.lab.claims.samples import UNFINISHED
+from nap.lab.claims.samples import RESUMABLE, UNFINISHED, standing
 from nap.lab.claims.verdicts import judge
 from nap.lab.rows import Rows
 
@@ -18,7 +18,8 @@ ALL_HOLD, NOT_ALL_HOLD = 0, 1
 def read(directory: Path | str) -> dict[str, Rows]:
     """The rows below `directory` by the folder of their runs, so that scales are not mixed.
 
-    Rows of a run whose manifest says that it is not finished are marked: no claim is decided on them.
+    Rows of a run whose manifest says that it is not finished are marked with how it stands: no claim is
+    decided on them.
     """
     files = sorted(Path(directory).rglob(row_files.FILE_NAME))
     if not files:
@@ -27,7 +28,8 @@ def read(directory: Path | str) -> dict[str, Rows]:
         )
     found: dict[str, Rows] = {}
     for file in files:
-        mark = {} if _finished(file.parent) else {UNFINISHED: True}
+        words = _standing(file.parent)
+        mark = {UNFINISHED: words} if words else {}
         rows = Rows({"run": file.parent.name} | row | mark for row in row_files.read(file))
         folder = str(file.parent.parent)
         found[folder] = found.get(folder, Rows()) + rows
@@ -51,15 +53,15 @@ def command(directory: Path | str, json: bool = False) -> int:
     return ALL_HOLD if all(e.verdict is Verdict.HOLDS for _, e in together) else NOT_ALL_HOLD
 
 
-def _finished(folder: Path) -> bool:
-    """Whether a run's manifest says so; rows that were copied without one count as finished.
+def _standing(folder: Path) -> str:
+    """As `standing` has it; rows that were copied without a manifest count as finished.
 
     A manifest that cannot be read vouches for nothing.
     """
     manifest = folder / "manifest.json"
     if not manifest.exists():
-        return True
+        return ""
     try:
-        return loads(manifest.read_text("utf-8")).get("finished") is not None
+        return standing(loads(manifest.read_text("utf-8")))
     except ValueError:
-        return False
+        return RESUMABLE

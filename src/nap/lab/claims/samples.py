@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,9 @@ import numpy as np
 from nap.lab.claims.claim import NotEnough
 from nap.lab.rows import Row, Rows
 
-UNFINISHED = "unfinished"  # key that marks the rows of a run that has more to come
+UNFINISHED = "unfinished"  # key of the words for how a run stands that has more to come
+RESUMABLE = "is not finished; run it again to resume"
+BROKEN = "broke down: its loss or gradient was not finite; a smaller --learning-rate may help"
 FEWEST_POINTS = 4  # tasks or measurements: with fewer, "first" and "last" say nothing about a trend
 
 
@@ -76,9 +78,11 @@ class Samples:
         rows = self.select(**where)
         if not rows:
             raise NotEnough(f"there are no rows of {name}")
-        open_runs = sorted({str(row.get("run")) for row in rows if row.get(UNFINISHED)})
+        open_runs = sorted({(str(row[UNFINISHED]), str(row.get("run"))) for row in rows if UNFINISHED in row})
         if open_runs:
-            raise NotEnough(f"the run {', '.join(open_runs)} is not finished; run it again to resume")
+            worst = open_runs[0][0]
+            runs = ", ".join(run for state, run in open_runs if state == worst)
+            raise NotEnough(f"the run {runs} {worst}")
         values, seeds, points = rows.matrix(metric, by=("seed", along))
         peers = self.select(**{key: where[key] for key in ("network", "stream") if key in where})
         end = max((row[along] for row in peers if row.get(along) is not None), default=None)
@@ -95,6 +99,17 @@ class Samples:
             line, column = np.argwhere(~np.isfinite(values))[0]
             raise NotEnough(f"{name} has no {metric} at seed {seeds[line]}, {along} {points[column]}")
         return Series(values, seeds, points)
+
+
+def standing(manifest: Mapping[str, Any]) -> str:
+    """How a run stands that is not finished, in words; empty where it is.
+
+    >>> standing({"finished": None, "exit": "killed"})
+    'is not finished; run it again to resume'
+    """
+    if manifest.get("finished"):
+        return ""
+    return BROKEN if str(manifest.get("exit")).startswith("not finite") else RESUMABLE
 
 
 def _in_words(where: dict[str, Any]) -> str:

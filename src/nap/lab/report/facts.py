@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nap.lab import rows as rows_of
-from nap.lab.claims.samples import UNFINISHED
+from nap.lab.claims.samples import UNFINISHED, standing
 from nap.lab.rows import Rows
 
 SHARES_RUNS_OF = {"stats": "fig4"}  # experiments that read the rows of another one's runs
@@ -28,7 +28,7 @@ class RunFacts:
     manifest: Mapping[str, Any]
     rows: Rows
     problems: tuple[str, ...]
-    unfinished: bool
+    unfinished: str  # how it stands, in words; empty where it is finished
 
     @property
     def seconds(self) -> float:
@@ -58,7 +58,7 @@ class Group:
     @cached_property
     def rows(self) -> Rows:
         """All their rows; those of a run that has more to come are marked, as the claims want it."""
-        marks = {run.name: {UNFINISHED: True} if run.unfinished else {} for run in self.runs}
+        marks = {run.name: {UNFINISHED: run.unfinished} if run.unfinished else {} for run in self.runs}
         return Rows({"run": run.name} | row | marks[run.name] for run in self.runs for row in run.rows)
 
 
@@ -93,7 +93,7 @@ def read_run(home: Path) -> RunFacts:
             problems.append(str(error).replace(str(home), home.name))
     if not len(rows):
         problems.append("it has no rows")
-    unfinished = (home / "manifest.json").exists() and not manifest.get("finished")
+    unfinished = standing(manifest) if (home / "manifest.json").exists() else ""
     if manifest and unfinished:
         problems.append(f"it did not finish ({manifest.get('exit') or 'still at work, or killed'})")
     experiment = str(about.get("experiment") or (rows[0].get("experiment") if len(rows) else "") or "unknown")

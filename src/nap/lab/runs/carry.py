@@ -20,7 +20,7 @@ from .manifest import Manifest
 from .pace import Pace
 from .resume import lay_down, take_up
 from .signals import StopRequest, stop_requests
-from .work import NotFinite, Work
+from .work import NOT_FINITE, NotFinite, Work
 
 FINISHED, STOPPED = 0, 75  # exit codes; 75 is EX_TEMPFAIL: run again to resume
 
@@ -113,7 +113,7 @@ def _reason_noted(manifest: Manifest) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        kind = "not finite" if isinstance(error, NotFinite) else f"failed: {type(error).__name__}"
+        kind = NOT_FINITE if isinstance(error, NotFinite) else f"failed: {type(error).__name__}"
         with contextlib.suppress(OSError):  # where the disk is full, the first error says so
             manifest.end(f"{kind}: {error}")
         raise

@@ -74,5 +74,8 @@ class OtherInputs(ValueError):
     """`load_state_dict` refuses: the run began with other data; the message says which, and the way out."""
 
 
+NOT_FINITE = "not finite"  # how a manifest calls such an end
+
+
 class NotFinite(ArithmeticError):
     """A loss or gradient is NaN or infinite: the message names step, member and tensor."""
