@@ -125,14 +125,15 @@ class Layer:
         shapes = (
             (128, 128, 8, 3),
             (128, 128, 8, 4),
-            (128, 256, 8, 3),
-            (256, 64, 8, 3),
+            (128, 128, 4, 3),
             (128, 64, 4, 3),
+            (128, 64, 4, 4),
+            (64, 128, 4, 4),
             (64, 64, 4, 4),
         )
         for rows, columns, warps, stages in shapes:
-            for near in (False, True):
-                yield Tiles(rows, columns, deep, warps, stages, near)
+            for parts in (1,) if product == "kernels" else (1, 2, 3, 4):
+                yield Tiles(rows, columns, deep, warps, stages, parts=parts)
 
 
 def main() -> None:

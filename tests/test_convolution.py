@@ -111,7 +111,7 @@ def test_other_convolutions_are_refused_and_nothing_is_changed(layer: nn.Conv2d,
 
 def test_zeros_say_nothing_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = mock.Mock()
-    kernels.convolved = lambda x, w: torch.zeros(2, 2, 5, 6, 8)
+    kernels.convolved = lambda x, w: x.new_zeros(2, 2, 5, 6, 8)
     monkeypatch.setattr(convolution, "_kernels", lambda device: kernels)
     monkeypatch.setattr(convolution, "_trusted", {})
     x, w, _ = given(SIZES[0], torch.float32)

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 _PROCESSORS = 132  # of an H100 or H200; on other chips the choice of tiles is a guess
-_ENOUGH = 0.9 * _PROCESSORS
+_FEWEST = 8  # steps of a sum's part: with fewer, what begins and ends it weighs too much
 
 
 class Tiles(NamedTuple):
@@ -30,7 +30,7 @@ class Tiles(NamedTuple):
     depth: int
     warps: int = 4
     stages: int = 3
-    near: bool = False  # images come through the nearest cache, 8 bytes at a time: taps share most of them
+    parts: int = 1  # that sums are cut into, of a convolution or the gradient of its images
 
 
 @triton.jit
@@ -43,7 +43,7 @@ def _shifts(j, side: tl.constexpr, channels: tl.constexpr):
 @triton.jit
 def _seen(
     x, m, j, count,
-    height: tl.constexpr, width: tl.constexpr, side: tl.constexpr, channels: tl.constexpr, NEAR: tl.constexpr,
+    height: tl.constexpr, width: tl.constexpr, side: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
     """Columns j of the left factor at the positions m: (m, j)."""
     _, down, right, channel = _shifts(j, side, channels)
@@ -51,27 +51,28 @@ def _seen(
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     inside &= (m < count)[:, None] & (j < side * side * channels)[None, :]
     at = (m[:, None] + (down * width + right)[None, :]) * channels + channel[None, :]
-    if NEAR:
-        at = tl.max_contiguous(at, [1, 4])  # copies of 16 bytes go past that cache
     return tl.load(x + at, mask=inside, other=0.0)
+
+
+# Loops go to a bound that is known when they are compiled: else products wait for each other (ptxas, sm_90).
 
 
 @triton.jit
 def _correlate(
-    x, w, y, count, x_member, w_member, y_member, w_tap, w_in, w_out,
+    x, w, y, count, x_member, w_member, y_member, y_part, w_tap, w_in, w_out,
     height: tl.constexpr, width: tl.constexpr, side: tl.constexpr, channels: tl.constexpr,
-    outputs: tl.constexpr, REVERSED: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, NEAR: tl.constexpr,
+    outputs: tl.constexpr, LENGTH: tl.constexpr, REVERSED: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    member = tl.program_id(1).to(tl.int64)
+    part, member = tl.program_id(1), tl.program_id(2).to(tl.int64)
     across = tl.cdiv(outputs, COLUMNS)
     m = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
     n = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
-    x, w, y = x + member * x_member, w + member * w_member, y + member * y_member
+    x, w, y = x + member * x_member, w + member * w_member, y + member * y_member + part * y_part
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for start in range(0, side * side * channels, DEPTH):
-        j = start + tl.arange(0, DEPTH)
-        left = _seen(x, m, j, count, height, width, side, channels, NEAR)
+    for start in range(0, LENGTH, DEPTH):
+        j = part * LENGTH + start + tl.arange(0, DEPTH)
+        left = _seen(x, m, j, count, height, width, side, channels)
         tap, _, _, channel = _shifts(j, side, channels)
         if REVERSED:
             tap = side * side - 1 - tap
@@ -85,10 +86,10 @@ def _correlate(
 
 @triton.jit
 def _weigh(
-    x, dy, parts, count, length, x_member, dy_member, part_stride, part_member,
+    x, dy, parts, count, x_member, dy_member, part_stride, part_member,
     height: tl.constexpr, width: tl.constexpr, side: tl.constexpr, channels: tl.constexpr,
-    outputs: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, NEAR: tl.constexpr,
+    outputs: tl.constexpr, LENGTH: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     part, member = tl.program_id(1), tl.program_id(2).to(tl.int64)
     across = tl.cdiv(side * side * channels, COLUMNS)
@@ -96,12 +97,11 @@ def _weigh(
     j = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
     x, dy = x + member * x_member, dy + member * dy_member
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    last = tl.minimum(count, (part + 1) * length)
-    for start in range(part * length, last, DEPTH):
-        m = start + tl.arange(0, DEPTH)
-        mask = (m < last)[:, None] & (o < outputs)[None, :]
+    for start in range(0, LENGTH, DEPTH):
+        m = part * LENGTH + start + tl.arange(0, DEPTH)
+        mask = (m < count)[:, None] & (o < outputs)[None, :]
         left = tl.load(dy + m[:, None] * outputs + o[None, :], mask=mask, other=0.0)
-        right = _seen(x, m, j, last, height, width, side, channels, NEAR)
+        right = _seen(x, m, j, count, height, width, side, channels)
         total = tl.dot(tl.trans(left), right, total, input_precision=PRECISION)
     at = o[:, None] * (side * side * channels) + j[None, :]
     mask = (o < outputs)[:, None] & (j < side * side * channels)[None, :]
@@ -110,12 +110,12 @@ def _weigh(
 
 
 @triton.jit
-def _add_up(parts, whole, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK], tl.float32)
-    for part in range(PARTS):
-        total += tl.load(parts + part * size.to(tl.int64) + at, mask=at < size, other=0.0)
-    tl.store(whole + at, total.to(whole.dtype.element_ty), mask=at < size)
+def _add_up(parts, whole, size, COUNT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
+    part = tl.arange(0, ROWS)[:, None]
+    mask = (part < COUNT) & (at < size)[None, :]
+    each = tl.load(parts + part * size.to(tl.int64) + at[None, :], mask=mask, other=0.0)
+    tl.store(whole + at, tl.sum(each, 0).to(whole.dtype.element_ty), mask=at < size)
 
 
 def convolved(x: Tensor, w: Tensor, *, tiles: Tiles | None = None) -> Tensor:
@@ -137,16 +137,20 @@ def _correlated(
     assert w.is_contiguous()
     assert channels == w.shape[inputs]
     made, side, count = w.shape[outputs], w.shape[2], images * height * width
-    t = tiles or product_tiles(count, made, side * side * channels, members)
-    y = x.new_empty(members, images, height, width, made)
-    grid = (triton.cdiv(count, t.rows) * triton.cdiv(made, t.columns), members)
+    depth = side * side * channels
+    t = tiles or product_tiles(count, made, depth, members)
+    length = triton.cdiv(triton.cdiv(depth, t.parts), t.depth) * t.depth
+    parts = triton.cdiv(depth, length)
+    kind = x.dtype if parts == 1 else torch.float32
+    y = x.new_empty((parts, members, images, height, width, made), dtype=kind)
+    grid = (triton.cdiv(count, t.rows) * triton.cdiv(made, t.columns), parts, members)
     _correlate[grid](
-        x, w, y, count, x.stride(0), w.stride(0), y.stride(0),
+        x, w, y, count, x.stride(0), w.stride(0), y.stride(1), y.stride(0),
         w.stride(3), w.stride(inputs), w.stride(outputs),
-        height, width, side, channels, made, reverse, _precision(), t.rows, t.columns, t.depth, t.near,
-        num_warps=t.warps, num_stages=t.stages,
+        height, width, side, channels, made, length, reverse, _precision(),
+        t.rows, t.columns, t.depth, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
-    return y
+    return y[0] if parts == 1 else _added_up(y, x.dtype)
 
 
 def kernel_gradient(dy: Tensor, x: Tensor, side: int, *, tiles: Tiles | None = None) -> Tensor:
@@ -163,24 +167,42 @@ def kernel_gradient(dy: Tensor, x: Tensor, side: int, *, tiles: Tiles | None = N
     found = x.new_empty(shape) if parts == 1 else x.new_empty((parts, *shape), dtype=torch.float32)
     member = made * width_of_sum
     _weigh[(across, parts, members)](
-        x, dy, found, count, length, x.stride(0), dy.stride(0), members * member, member,
-        height, width, side, channels, made, _precision(), t.rows, t.columns, t.depth, t.near,
+        x, dy, found, count, x.stride(0), dy.stride(0), members * member, member,
+        height, width, side, channels, made, length, _precision(), t.rows, t.columns, t.depth,
         num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
-    if parts == 1:
-        return found
-    whole = x.new_empty(shape)
-    _add_up[(triton.cdiv(whole.numel(), 1024),)](found, whole, whole.numel(), parts, 1024)
+    return found if parts == 1 else _added_up(found, x.dtype)
+
+
+def _added_up(parts: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sum over the first axis, all of it read at once: a program waits but once."""
+    whole = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)
+    rows = triton.next_power_of_2(len(parts))
+    columns = max(32, 4096 // rows)
+    grid = (triton.cdiv(whole.numel(), columns),)
+    _add_up[grid](parts, whole, whole.numel(), len(parts), rows, columns)
     return whole
 
 
 def product_tiles(count: int, outputs: int, depth: int, members: int) -> Tiles:
-    """The largest tiles of which there is one for nearly every processor."""
+    """Large tiles, with sums cut into parts where there are too few of them for all processors.
+
+    On an H200 one for 7 processors in 10 did as well as twice as many of half the size
+    (`benchmarks/convolutions.py --search`).
+    """
     deep = 64 if depth >= 64 else 32
-    shapes = [Tiles(128, 128, deep, 8), Tiles(128, 64, deep), Tiles(64, 64, deep)]
-    fitting = [t for t in shapes if t.columns <= max(64, outputs)]
-    counts = [triton.cdiv(count, t.rows) * triton.cdiv(outputs, t.columns) * members for t in fitting]
-    return next((t for t, n in zip(fitting, counts, strict=True) if n >= _ENOUGH), fitting[-1])
+    large, middle, small = Tiles(128, 128, deep, 8), Tiles(128, 64, deep), Tiles(64, 64, deep, 4, 4)
+
+    def number(tiles: Tiles) -> int:
+        return triton.cdiv(count, tiles.rows) * triton.cdiv(outputs, tiles.columns) * members
+
+    if outputs >= large.columns:
+        parts = min(triton.cdiv(_PROCESSORS, number(large)), depth // (_FEWEST * deep))
+        if number(large) >= 0.7 * _PROCESSORS:
+            return large
+        if parts > 1 and parts * number(large) >= 0.7 * _PROCESSORS:
+            return large._replace(parts=parts)
+    return middle if number(middle) >= 0.9 * _PROCESSORS else small
 
 
 def gradient_tiles(outputs: int, width_of_sum: int) -> Tiles:
@@ -191,8 +213,8 @@ def gradient_tiles(outputs: int, width_of_sum: int) -> Tiles:
 
 
 def part_length(count: int, tiles: int, depth: int) -> int:
-    """Into parts of how many positions a sum is cut, so that two programs can be on each processor."""
-    parts = max(1, round(2 * _PROCESSORS / tiles))
+    """Into parts of how many positions a sum is cut, so that there is a program for every processor."""
+    parts = 1 if tiles >= 0.7 * _PROCESSORS else round(1.5 * _PROCESSORS / tiles)
     return triton.cdiv(triton.cdiv(count, parts), depth) * depth
 
 
