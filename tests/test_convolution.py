@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.testing import assert_close
 
-from nap.lab.training import convolution
+from nap.lab.training import convolution, trusted
 from nap.lab.training.convolution import Convolution, adopt_, convolve
 
 CUDA = torch.cuda.is_available()
@@ -109,14 +109,19 @@ def test_other_convolutions_are_refused_and_nothing_is_changed(layer: nn.Conv2d,
     assert type(model[0]) is nn.Conv2d
 
 
+def use(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "_kernels", lambda: kernels)
+    monkeypatch.setattr(trusted, "available", lambda device: True)
+    monkeypatch.setattr(trusted, "_trusted", {})
+
+
 def test_zeros_say_nothing_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = mock.Mock()
     kernels.convolved = lambda x, w: x.new_zeros(2, 2, 5, 6, 8)
-    monkeypatch.setattr(convolution, "_kernels", lambda device: kernels)
-    monkeypatch.setattr(convolution, "_trusted", {})
+    use(kernels, monkeypatch)
     x, w, _ = given(SIZES[0], torch.float32)
     assert not vmap(convolve)(torch.zeros_like(x), w).any()
-    assert not convolution._trusted
+    assert not trusted._trusted
 
 
 def test_kernels_that_are_wrong_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,8 +133,7 @@ def test_kernels_that_are_wrong_are_found_out(monkeypatch: pytest.MonkeyPatch) -
             return x.new_full((*x.shape[:4], w.shape[1]), torch.nan)
 
     wrong = Wrong()
-    monkeypatch.setattr(convolution, "_kernels", lambda device: wrong)
-    monkeypatch.setattr(convolution, "_trusted", {})
+    use(wrong, monkeypatch)
     x, w, _ = given(SIZES[0], torch.float32)
     with pytest.warns(UserWarning, match=r"the convolution of stacked networks, \(2, 2, 3, 5, 6\) by"):
         first = vmap(convolve)(x, w)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from nap.lab.training import convolution
+from nap.lab.training import trusted
 from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.vision.run import VisionWork
@@ -121,7 +121,7 @@ def test_networks_that_learn_together_learn_what_each_learns_alone(arm: VisionAr
     together = VisionWork(NetworkRun(arm, TINY, 0, together=3), CUDA, compile_=True)
     assert together._together is not None
     rows = finished(together)
-    assert all(convolution._trusted.values()), "a kernel differs from PyTorch's result"
+    assert all(trusted._trusted.values()), "a kernel differs from PyTorch's result"
     for seed in range(3):
         alone = VisionWork(NetworkRun(arm, TINY, seed), CUDA, compile_=True)
         found = [row["loss"] for row in rows if row["seed"] == seed]

@@ -12,7 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-Affine = tuple[Tensor, Tensor]  # factor and shift, (N, C) each: y = factor · x + shift
+# Factor and shift, (N, C) each: y = factor · x + shift. Of several networks they may be stacked, (…, N, C),
+# with parameters and statistics of each channel (…, C).
+Affine = tuple[Tensor, Tensor]
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,8 +28,8 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def layer_norm(mean: Tensor, variance: Tensor, *, centre: bool = True, eps: float | Tensor = 1e-5) -> Affine:
     """LayerNorm of each sample over channels and space, or RMSNorm."""
-    middle = mean.mean(1, keepdim=True) if centre else torch.zeros_like(mean[:, :1])
-    spread = (variance + (mean - middle).square()).mean(1, keepdim=True)
+    middle = mean.mean(-1, keepdim=True) if centre else torch.zeros_like(mean[..., :1])
+    spread = (variance + (mean - middle).square()).mean(-1, keepdim=True)
     factor = (spread + eps).rsqrt().expand_as(mean)
     return factor, -middle * factor
 
@@ -36,16 +38,16 @@ def scaled(before: Affine, scale: Tensor | None, offset: Tensor | None) -> Affin
     """`before`, then a scale and an offset for each channel."""
     factor, shift = before
     if scale is not None:
-        factor, shift = factor * scale, shift * scale
-    return factor, shift if offset is None else shift + offset
+        factor, shift = factor * scale.unsqueeze(-2), shift * scale.unsqueeze(-2)
+    return factor, shift if offset is None else shift + offset.unsqueeze(-2)
 
 
 def of_channels(before: Affine, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of each channel over all samples, (C,) each, after `before`."""
     factor, shift = before
     means = factor * mean + shift
-    middle = means.mean(0)
-    return middle, (factor.square() * variance + (means - middle).square()).mean(0)
+    middle = means.mean(-2)
+    return middle, (factor.square() * variance + (means - middle.unsqueeze(-2)).square()).mean(-2)
 
 
 def batch_norm(
@@ -53,8 +55,8 @@ def batch_norm(
 ) -> Affine:
     """`before`, then BatchNorm with these statistics of each channel."""
     factor, shift = before
-    inverse = (spread + eps).rsqrt()
-    return scaled((factor * inverse, (shift - middle) * inverse), scale, offset)
+    inverse = (spread + eps).rsqrt().unsqueeze(-2)
+    return scaled((factor * inverse, (shift - middle.unsqueeze(-2)) * inverse), scale, offset)
 
 
 def apply(x: Tensor, affine: Affine) -> Tensor:

@@ -2,12 +2,11 @@
 
 Each has a trainer of its own, which judges it, reads it out and saves it. Here their weights become slices of
 stacks, member k of every tensor being network k, and an update goes over the stacks: crops, forward and
-backward under `vmap`, with the convolutions of all members in one launch (`training.convolution`).
+backward under `vmap`, with a layer of all members in one launch (`vision.stackable`).
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -15,34 +14,14 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, vmap
 
-from nap.lab.training.convolution import adopt_
 from nap.lab.training.graph import captured
+from nap.lab.vision.stackable import stackable
 from nap.lab.vision.trainer import Trainer
-from nap.norms import moments
-from nap.norms.joined import JoinedBatchNorm2d, Known
 
 ALIGNED = 16  # numbers: each member begins at a multiple of so many, which wide reads ask for
-
-
-class StackedBatchNorm2d(JoinedBatchNorm2d):
-    """A BatchNorm made of sums and products, which `vmap` leaves in their places in memory."""
-
-    def _known(self, input: Tensor) -> Known:
-        if (known := super()._known(input)) is not None:
-            return known
-        wide = input.float() if input.dtype == torch.bfloat16 else input
-        mean, variance = moments.moments(wide)
-        return Known(wide, mean, variance, (torch.ones_like(mean), torch.zeros_like(mean)))
-
-
-class StackedMean(nn.AdaptiveAvgPool2d):
-    """The mean of each channel, likewise."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return input.mean((-2, -1), keepdim=True)
 
 
 class Together:
@@ -60,7 +39,7 @@ class Together:
         first = self.trainers[0]
         device = first.labels.device
         self._names = [name for name, _ in first.model.named_parameters()]
-        self._skeleton = _stackable(first.model)
+        self._skeleton = stackable(first.model)
         self._weights = [_stacked([t.parameters[i] for t in self.trainers]) for i in range(len(self._names))]
         buffers = [dict(t.model.named_buffers()) for t in self.trainers]
         self._buffers = {name: _stacked([own[name] for own in buffers]) for name in buffers[0]}
@@ -169,18 +148,6 @@ class Together:
         if self._descent is not None:
             self._descent.send_()
         return replay
-
-
-def _stackable(model: nn.Module) -> nn.Module:
-    """A copy of the model that `vmap` can go over in few launches."""
-    skeleton = copy.deepcopy(model).train()
-    adopt_(skeleton)
-    for module in skeleton.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.__class__ = StackedBatchNorm2d
-        elif isinstance(module, nn.AdaptiveAvgPool2d) and module.output_size == 1:
-            module.__class__ = StackedMean
-    return skeleton
 
 
 def _room(count: int, one: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,217 @@
+"""The four passes of `rectified` over the images of all networks, (K, N, H, W, C) in memory (Triton).
+
+A program has some channels of one image: where it makes a sum, all positions of it, else some. With pooling
+it goes over the positions that come out, each a window of 2 × 2 that go in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_NUMBERS = 4096  # of a tile
+_PROGRAMS = 264  # that make sums, at least: two for each processor of a large GPU
+
+
+@triton.jit
+def _small(row, c, C: tl.constexpr):
+    """Coefficients of these channels, (1, c)."""
+    return tl.load(row + c, mask=c < C, other=0.0)[None, :]
+
+
+@triton.jit
+def _value(x, at, mask, a, b):
+    """Images at these places, as they are and after factor and shift."""
+    entered = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+    return entered, entered * a + b
+
+
+@triton.jit
+def _largest(x, at, mask, a, b, WIDTH: tl.constexpr, C: tl.constexpr):
+    """The largest value of each window that begins at `at`, what entered there, and which of four it is."""
+    entered, most = _value(x, at, mask, a, b)
+    which = tl.zeros(most.shape, tl.int32)
+    for k in tl.static_range(1, 4):
+        other, value = _value(x, at + (k // 2 * WIDTH + k % 2) * C, mask, a, b)
+        larger = value > most
+        entered, most = tl.where(larger, other, entered), tl.where(larger, value, most)
+        which = tl.where(larger, k, which)
+    return entered, most, which
+
+
+@triton.jit
+def _entering(p, WIDTH: tl.constexpr, POOL: tl.constexpr):
+    """Where position p of what comes out begins in what goes in."""
+    if POOL:
+        half = WIDTH // 2
+        return p // half * (2 * WIDTH) + p % half * 2
+    return p
+
+
+@triton.jit
+def _moments(x, found, size, P: tl.constexpr, C: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr):
+    n, c = tl.program_id(0).to(tl.int64), tl.program_id(1) * BC + tl.arange(0, BC)
+    x += n * (P * C)
+    mean, square = tl.zeros([BC], tl.float32), tl.zeros([BC], tl.float32)
+    for start in range(0, P, BP):
+        p = start + tl.arange(0, BP)
+        mask = (p < P)[:, None] & (c < C)[None, :]
+        value = tl.load(x + p[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+        some = tl.minimum(P - start, BP).to(tl.float32)
+        middle = tl.sum(value, 0) / some
+        apart = tl.where(mask, value - middle[None, :], 0.0)
+        step, total = middle - mean, start + some
+        square += tl.sum(apart * apart, 0) + step * step * (start * some / total)
+        mean += step * (some / total)
+    tl.store(found + n * C + c, mean, mask=c < C)
+    tl.store(found + size + n * C + c, square / P, mask=c < C)
+
+
+@triton.jit
+def _apply(
+    x, y, factor, shift,
+    P: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, POOL: tl.constexpr,
+    BP: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    blocks = tl.cdiv(P, BP)
+    n, c = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(1) * BC + tl.arange(0, BC)
+    p = tl.program_id(0) % blocks * BP + tl.arange(0, BP)
+    mask = (p < P)[:, None] & (c < C)[None, :]
+    a, b = _small(factor + n * C, c, C), _small(shift + n * C, c, C)
+    x += n * (P * C * (4 if POOL else 1))
+    at = _entering(p, WIDTH, POOL)[:, None] * C + c[None, :]
+    if POOL:
+        _, value, _ = _largest(x, at, mask, a, b, WIDTH, C)
+    else:
+        _, value = _value(x, at, mask, a, b)
+    there = y + n * (P * C) + p[:, None] * C + c[None, :]
+    tl.store(there, tl.maximum(value, 0.0).to(y.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _sum(
+    dy, x, factor, shift, found, size,
+    P: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, POOL: tl.constexpr,
+    BP: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    n, c = tl.program_id(0).to(tl.int64), tl.program_id(1) * BC + tl.arange(0, BC)
+    a, b = _small(factor + n * C, c, C), _small(shift + n * C, c, C)
+    x += n * (P * C * (4 if POOL else 1))
+    dy += n * (P * C)
+    ones, products = tl.zeros([BC], tl.float32), tl.zeros([BC], tl.float32)
+    for start in range(0, P, BP):
+        p = start + tl.arange(0, BP)
+        mask = (p < P)[:, None] & (c < C)[None, :]
+        at = _entering(p, WIDTH, POOL)[:, None] * C + c[None, :]
+        if POOL:
+            entered, value, _ = _largest(x, at, mask, a, b, WIDTH, C)
+        else:
+            entered, value = _value(x, at, mask, a, b)
+        g = tl.load(dy + p[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+        g = tl.where(value > 0, g, 0.0)
+        ones += tl.sum(g, 0)
+        products += tl.sum(g * entered, 0)
+    tl.store(found + n * C + c, ones, mask=c < C)
+    tl.store(found + size + n * C + c, products, mask=c < C)
+
+
+@triton.jit
+def _descend(
+    dy, x, dx, factor, shift, level, slope,
+    P: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, POOL: tl.constexpr,
+    BP: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    blocks = tl.cdiv(P, BP)
+    n, c = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(1) * BC + tl.arange(0, BC)
+    p = tl.program_id(0) % blocks * BP + tl.arange(0, BP)
+    mask = (p < P)[:, None] & (c < C)[None, :]
+    a, b = _small(factor + n * C, c, C), _small(shift + n * C, c, C)
+    u, v = _small(level + n * C, c, C), _small(slope + n * C, c, C)
+    x += n * (P * C * (4 if POOL else 1))
+    dx += n * (P * C * (4 if POOL else 1))
+    at = _entering(p, WIDTH, POOL)[:, None] * C + c[None, :]
+    g = tl.load(dy + n * (P * C) + p[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+    if POOL:
+        _, most, which = _largest(x, at, mask, a, b, WIDTH, C)
+        g = a * tl.where(most > 0, g, 0.0)
+        for k in tl.static_range(4):
+            there = at + (k // 2 * WIDTH + k % 2) * C
+            entered = tl.load(x + there, mask=mask, other=0.0).to(tl.float32)
+            gradient = tl.where(which == k, g, 0.0) + u + v * entered
+            tl.store(dx + there, gradient.to(dx.dtype.element_ty), mask=mask)
+    else:
+        entered, value = _value(x, at, mask, a, b)
+        gradient = a * tl.where(value > 0, g, 0.0) + u + v * entered
+        tl.store(dx + at, gradient.to(dx.dtype.element_ty), mask=mask)
+
+
+def moments(x: Tensor) -> Tensor:
+    """Mean and variance of each image's channels, (2, K, N, C), in float32."""
+    found, (images, positions, channels) = _found(x), _sizes(x)
+    bp, bc = _summing(images, positions, channels)
+    grid = (images, triton.cdiv(channels, bc))
+    _moments[grid](x, found, images * channels, positions, channels, bp, bc)
+    return found
+
+
+def applied(x: Tensor, factor: Tensor, shift: Tensor, pool: bool) -> Tensor:
+    """ReLU of factor · x + shift; of each window the largest, if `pool`."""
+    members, images, height, width, channels = x.shape
+    y = x.new_empty(members, images, height // 2, width // 2, channels) if pool else torch.empty_like(x)
+    _map(_apply, y, (x, y, factor, shift), width, pool)
+    return y
+
+
+def sums(dy: Tensor, x: Tensor, factor: Tensor, shift: Tensor, pool: bool) -> Tensor:
+    """Σ g and Σ g · x, (2, K, N, C), of the gradient g that reaches factor · x + shift."""
+    found, (images, positions, channels) = _found(x), _sizes(dy)
+    _check(dy, x, factor, shift)
+    bp, bc = _summing(images, positions, channels)
+    grid = (images, triton.cdiv(channels, bc))
+    width = x.shape[3]
+    _sum[grid](dy, x, factor, shift, found, images * channels, positions, width, channels, pool, bp, bc)
+    return found
+
+
+def gradient(
+    dy: Tensor, x: Tensor, factor: Tensor, shift: Tensor, level: Tensor, slope: Tensor, pool: bool
+) -> Tensor:
+    """factor · g + level + slope · x."""
+    dx = torch.empty_like(x)
+    _map(_descend, dy, (dy, x, dx, factor, shift, level, slope), x.shape[3], pool)
+    return dx
+
+
+def _map(kernel: triton.JITFunction, out: Tensor, given: Sequence[Tensor], width: int, pool: bool) -> None:
+    """Over all positions that come out."""
+    _check(*given)
+    images, positions, channels = _sizes(out)
+    bc = min(triton.next_power_of_2(channels), max(64, _NUMBERS // triton.next_power_of_2(positions)))
+    bp = min(triton.next_power_of_2(positions), max(1, _NUMBERS // (4 if pool else 1) // bc))
+    grid = (images * triton.cdiv(positions, bp), triton.cdiv(channels, bc))
+    kernel[grid](*given, positions, width, channels, pool, bp, bc)
+
+
+def _summing(images: int, positions: int, channels: int) -> tuple[int, int]:
+    """Positions and channels of a tile, such that there are programs enough."""
+    widest = triton.next_power_of_2(channels)
+    bc = min(widest, max(16, triton.next_power_of_2(images * channels // _PROGRAMS + 1) // 2))
+    return min(triton.next_power_of_2(positions), max(1, _NUMBERS // bc)), bc
+
+
+def _sizes(x: Tensor) -> tuple[int, int, int]:
+    members, images, height, width, channels = x.shape
+    return members * images, height * width, channels
+
+
+def _found(x: Tensor) -> Tensor:
+    _check(x)
+    return torch.empty(2, *x.shape[:2], x.shape[4], dtype=torch.float32, device=x.device)
+
+
+def _check(*given: Tensor) -> None:
+    assert all(tensor.is_contiguous() for tensor in given)

@@ -1,0 +1,112 @@
+"""A classifier as `vmap` can go over it in few launches: the same function, in operations of our own.
+
+Convolutions of all members are one launch (`training.convolution`), and so is each pass of a BatchNorm with
+the ReLU after it, a pooling after that, and the norm in front that `nap.join_batch_norms_` found
+(`training.rectified`).
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nap.lab.training.convolution import adopt_
+from nap.lab.training.rectified import rectified
+from nap.norms import moments
+from nap.norms.joined import TELLS, JoinedBatchNorm2d, Known
+from nap.norms.norm import CHILD, HOOK, Norm
+
+FRONT, POOL = "nap_lab_front", "nap_lab_pool"  # in the __dict__ of a BatchNorm: its norm, and whether to pool
+
+
+def stackable(model: nn.Module) -> nn.Module:
+    """A copy of the model, for training, with the same names of parameters and buffers."""
+    skeleton = copy.deepcopy(model).train()
+    adopt_(skeleton)
+    for module in list(skeleton.modules()):
+        if isinstance(module, nn.Sequential):
+            _rectify_(module)
+    for module in skeleton.modules():
+        if isinstance(module, nn.BatchNorm2d) and not isinstance(module, RectifiedBatchNorm2d):
+            module.__class__ = StackedBatchNorm2d
+        elif isinstance(module, nn.AdaptiveAvgPool2d) and module.output_size == 1:
+            module.__class__ = StackedMean
+    return skeleton
+
+
+class StackedBatchNorm2d(JoinedBatchNorm2d):
+    """A BatchNorm made of sums and products, which `vmap` leaves in their places in memory."""
+
+    def _known(self, input: Tensor) -> Known:
+        if (known := super()._known(input)) is not None:
+            return known
+        wide = input.float() if input.dtype == torch.bfloat16 else input
+        mean, variance = moments.moments(wide)
+        return Known(wide, mean, variance, (torch.ones_like(mean), torch.zeros_like(mean)))
+
+
+class RectifiedBatchNorm2d(JoinedBatchNorm2d):
+    """A BatchNorm, in training, with what stands before and after it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        front, even = self.__dict__[FRONT], not any(side % 2 for side in input.shape[-2:])
+        options = {} if front is None else {"eps_before": front.eps, "centre": front.centre}
+        found = rectified(
+            input,
+            self.weight,
+            self.bias,
+            None if front is None else front.weight,
+            eps=self.eps,
+            pool=self.__dict__[POOL] and even,
+            **options,
+        )
+        self._follow(found.middle, found.spread, input.numel() // input.shape[1])
+        return F.max_pool2d(found.images, 2) if self.__dict__[POOL] and not even else found.images
+
+
+class StackedMean(nn.AdaptiveAvgPool2d):
+    """The mean of each channel, likewise."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input.mean((-2, -1), keepdim=True)
+
+
+def _rectify_(line: nn.Sequential) -> None:
+    """Each BatchNorm with a ReLU right after it takes it over, a pooling after that, and the norm before."""
+    names, modules = [name for name, _ in line.named_children()], list(line.children())
+    for k, norm in enumerate(modules):
+        if not _plain(norm) or type(modules[min(k + 1, len(modules) - 1)]) is not nn.ReLU:
+            continue
+        front = _front(modules[k - 1]) if k else None
+        if front is not None:
+            del modules[k - 1]._forward_hooks[HOOK]
+        elif k and TELLS in modules[k - 1].__dict__:
+            continue  # a norm of another kind
+        pool = k + 2 < len(modules) and _halves(modules[k + 2])
+        norm.__class__ = RectifiedBatchNorm2d
+        norm.__dict__ |= {FRONT: front, POOL: pool}
+        for name in names[k + 1 : k + (3 if pool else 2)]:
+            line._modules[name] = nn.Identity()
+
+
+def _plain(module: nn.Module) -> bool:
+    kind = isinstance(module, nn.BatchNorm2d) and module.affine and module.running_mean is not None
+    return kind and not module._forward_hooks and not module._forward_pre_hooks
+
+
+def _front(layer: nn.Module) -> Norm | None:
+    """The norm on a layer's output, where it has a scale and an eps of its own, and nothing else."""
+    norm = getattr(layer, CHILD, None) if TELLS in layer.__dict__ else None
+    if norm is None or norm.weight is None or norm.bias is not None or norm.relative:
+        return None
+    return norm if list(layer._forward_hooks) == [HOOK] else None
+
+
+def _halves(module: nn.Module) -> bool:
+    if type(module) is not nn.MaxPool2d or module.ceil_mode or module.return_indices:
+        return False
+    sides = (module.kernel_size, module.stride, module.padding, module.dilation)
+    return sides in ((2, 2, 0, 1), ((2, 2), (2, 2), (0, 0), (1, 1)))

@@ -1,0 +1,60 @@
+"""A classifier in operations that can be stacked is the same classifier."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.testing import assert_close
+
+import nap
+from nap.lab.models.vgg import vgg
+from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.vision.stackable import FRONT, POOL, RectifiedBatchNorm2d, StackedBatchNorm2d, stackable
+
+
+def learnt(model: nn.Module, names: nn.Module, x: Tensor) -> list[Tensor]:
+    """Output, gradients, and the averages that BatchNorm keeps, with the parameters of `names`."""
+    state = {name: part.detach().clone() for name, part in names.state_dict().items()}
+    parameters = {name: state[name].requires_grad_() for name, _ in names.named_parameters()}
+    found = functional_call(model, state, (x,))
+    gradients = torch.autograd.grad(found.square().sum(), list(parameters.values()))
+    return [found, *gradients, *(state[name] for name, _ in names.named_buffers())]
+
+
+@pytest.mark.parametrize("size", [8, 12], ids=["even", "odd after a pooling"])
+@pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda arm: arm.name)
+def test_it_is_the_same_network(arm: VisionArm, size: int) -> None:
+    torch.manual_seed(0)
+
+    def make() -> nn.Module:
+        return vgg((3, size, size), 4, channels=(6, 8, 0, 5, 0, 7), mean=True, hidden=(), batch_norm=True)
+
+    model, _ = arm.build(make, torch.randn(2, 3, size, size))
+    model = model.double()
+    x = torch.randn(6, 3, size, size, dtype=torch.float64)
+    same = stackable(model)
+    norms = [module for module in same.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert all(isinstance(norm, RectifiedBatchNorm2d) for norm in norms)
+    assert [norm.__dict__[POOL] for norm in norms] == [False, True, True, False]
+    assert [norm.__dict__[FRONT] is not None for norm in norms] == [arm.norm] * 4
+    assert not any(isinstance(module, nn.ReLU | nn.MaxPool2d) for module in same.modules())
+    assert list(same.state_dict()) == list(model.state_dict())
+    assert_close(learnt(same, model, x), learnt(model.train(), model, x), rtol=1e-7, atol=1e-9)
+
+
+def test_what_it_does_not_know_stays() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 8, 8)
+    net = nn.Sequential(
+        *(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Tanh()),
+        *(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3)),
+        *(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4, affine=False), nn.ReLU()),
+    )
+    nap.normalize_(net, x)  # with an eps that is relative to the weights
+    nap.join_batch_norms_(net, x)
+    kinds = [type(module) for module in stackable(net).children() if isinstance(module, nn.BatchNorm2d)]
+    assert kinds == [StackedBatchNorm2d] * 3
+    plain = stackable(nn.Sequential(*[nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()]))
+    assert [type(module) for module in plain.children()][1:] == [RectifiedBatchNorm2d, nn.Identity]
