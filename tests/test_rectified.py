@@ -12,6 +12,7 @@ from torch.func import vmap
 from torch.testing import assert_close
 
 from nap.lab.training import rectified as operations
+from nap.lab.training.coefficients import coefficients, coefficients_gradient
 from nap.lab.training.rectified import rectified
 from nap.lab.training.stacks import by_position
 from nap.lab.training.trusted import KINDS
@@ -109,7 +110,7 @@ def test_each_kernel_is_pytorchs(size: tuple[int, ...], pool: bool, dtype: torch
         "sums": (kernels.sums(*last, factor, shift, pool), operations._sums(*out, factor, shift, pool)),
         "applied": (
             kernels.applied(last[1], factor, shift, pool).permute(0, 1, 4, 2, 3),
-            operations._rectified(x, factor, shift, factor, factor, None, *rest, 1e-5, 1e-5, True, pool),
+            operations._rectified(x, factor, shift, factor[None], factor, None, *rest, 1e-5, True, pool),
         ),
         "gradient": (
             kernels.gradient(*last, *small, pool).permute(0, 1, 4, 2, 3),
@@ -120,3 +121,20 @@ def test_each_kernel_is_pytorchs(size: tuple[int, ...], pool: bool, dtype: torch
     for name, (one, other) in found.items():
         assert one.shape == other.shape, name
         assert (one.float() - other.float()).norm() <= far * other.float().norm(), name
+
+
+@NORMS
+@pytest.mark.parametrize("size", [(2, 3, 5), (3, 32, 64), (1, 5, 130), (2, 70, 40)], ids=str)
+def test_coefficients_and_their_gradient_by_kernels(size: tuple[int, ...], kind: str) -> None:
+    kernels = pytest.importorskip("nap.lab.training.coefficients_kernels", reason="needs Triton")
+    k, _, c = size
+    generator = torch.Generator().manual_seed(0)
+    moments, sums = (torch.randn(2, *size, generator=generator).to(DEVICE) for _ in range(2))
+    moments[1].square_()
+    before, scale, offset = (1 + 0.3 * torch.randn(3, k, c, generator=generator)).to(DEVICE)
+    front, centre = None if kind == "batch" else before, kind != "rms"
+    given = moments, front, scale, offset, 1e-5, 1e-4, centre
+    found, expected = kernels.coefficients(*given), coefficients(*given)
+    assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    back = sums, moments, expected[-1], front, scale, 1e-5, centre, 16
+    assert_close(kernels.gradient(*back), coefficients_gradient(*back), rtol=1e-4, atol=1e-4)

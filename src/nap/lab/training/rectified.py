@@ -2,23 +2,22 @@
 
 Those norms are a factor and a shift for each sample and channel (`nap.norms.moments`). So images are gone
 over four times: for their moments, and to apply all of it; then backward for two sums, and for the gradient.
-Each is an operation of our own, on a GPU by `rectified_kernels`. What lies between is small, (N, C), and is
-left to the compiler. So that it can see it, the gradient of all of it hangs on the second operation, which
-takes the moments as given.
+Each is an operation of our own, on a GPU by `rectified_kernels`, and so is what lies between
+(`coefficients`). The gradient of all of it hangs on the second of them, which takes the rest as given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nap.lab.training.coefficients import coefficients, coefficients_gradient
 from nap.lab.training.stacks import by_position, laid_out, like, one_stack
 from nap.lab.training.trusted import best
-from nap.norms import moments as norms
 
 
 class Rectified(NamedTuple):
@@ -54,32 +53,10 @@ def rectified(
     """
     parameters = [None if p is None else p[None] for p in (before, scale, offset)]
     with torch.no_grad():
-        mean, variance = _moments(x.detach()[None])
-        factor, shift, middle, spread = _coefficients(
-            mean, variance, parameters, eps=eps, eps_before=eps_before, centre=centre
-        )
-    found: Tensor = _rectified(
-        x[None], factor, shift, mean, variance, *parameters, eps, eps_before, centre, pool
-    )
+        moments = _moments(x.detach()[None])
+        factor, shift, middle, spread, units = coefficients(moments, *parameters, eps, eps_before, centre)
+    found: Tensor = _rectified(x[None], factor, shift, moments, units, *parameters, eps, centre, pool)
     return Rectified(found[0], middle[0], spread[0])
-
-
-def _coefficients(
-    mean: Tensor,
-    variance: Tensor,
-    parameters: Sequence[Tensor | None],
-    *,
-    eps: float,
-    eps_before: float,
-    centre: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Factor and shift, (K, N, C), then mean and variance of each channel, (K, C)."""
-    before, scale, offset = parameters
-    affine = torch.ones_like(mean), torch.zeros_like(mean)
-    if before is not None:
-        affine = norms.scaled(norms.layer_norm(mean, variance, centre=centre, eps=eps_before), before, None)
-    middle, spread = norms.of_channels(affine, mean, variance)
-    return *norms.batch_norm(affine, middle, spread, scale, offset, eps), middle, spread
 
 
 @torch.library.custom_op("nap_lab::moments", mutates_args=())
@@ -98,13 +75,12 @@ def _rectified(
     x: Tensor,
     factor: Tensor,
     shift: Tensor,
-    mean: Tensor,
-    variance: Tensor,
+    moments: Tensor,
+    units: Tensor,
     before: Tensor | None,
     scale: Tensor,
     offset: Tensor,
     eps: float,
-    eps_before: float,
     centre: bool,
     pool: bool,
 ) -> Tensor:
@@ -203,27 +179,21 @@ def _(dy: Tensor, x: Tensor, *given: Any) -> Tensor:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, eps, eps_before, centre, ctx.pool = inputs
-    ctx.how = {"eps": eps, "eps_before": eps_before, "centre": centre}
+    *tensors, ctx.eps, ctx.centre, ctx.pool = inputs
     ctx.save_for_backward(*tensors)
 
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    x, factor, shift, mean, variance, *parameters = ctx.saved_tensors
+    x, factor, shift, moments, units, before, scale, _ = ctx.saved_tensors
     dy = laid_out(dy)
-    ones, products = _sums(dy, x, factor, shift, ctx.pool)
-    small = [None if part is None else part.detach().requires_grad_() for part in parameters]
-    mean, variance = (part.detach().requires_grad_() for part in (mean, variance))
-    wanted = [mean, variance, *(part for part in small if part is not None)]
-    with torch.enable_grad():
-        affine = _coefficients(mean, variance, small, **ctx.how)[:2]
-        level, slope, *found = torch.autograd.grad(affine, wanted, (products, ones))
-    gradients = iter(found)
+    sums = _sums(dy, x, factor, shift, ctx.pool)
     count = x.shape[-2] * x.shape[-1]
-    slope = 2 * slope / count
-    dx = _gradient(dy, x, factor, shift, level / count - slope * mean.detach(), slope, ctx.pool)
-    of_small = (None if part is None else next(gradients) for part in small)
-    return dx, None, None, None, None, *of_small, None, None, None, None
+    level, slope, small = coefficients_gradient(
+        sums, moments, units, before, scale, ctx.eps, ctx.centre, count
+    )
+    dx = _gradient(dy, x, factor, shift, level, slope, ctx.pool)
+    of_front = None if before is None else small[0]
+    return dx, None, None, None, None, of_front, small[1], small[2], None, None, None
 
 
 _rectified.register_autograd(_backward, setup_context=_keep)
@@ -235,10 +205,23 @@ def _(info: Any, in_dims: tuple[int | None], x: Tensor) -> tuple[Tensor, int]:
     return found.unflatten(1, (info.batch_size, -1)), 1
 
 
+@coefficients.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[tuple[Tensor, ...], int]:
+    found = coefficients(*_one_stack(info.batch_size, in_dims, given, moments_at=0))
+    return tuple(part.unflatten(0, (info.batch_size, -1)) for part in found), 0
+
+
 @_rectified.register_vmap
 def _(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Tensor, int]:
-    tensors = [part for part in given if isinstance(part, Tensor)]
-    axes = [axis for axis, part in zip(in_dims, given, strict=True) if isinstance(part, Tensor)]
-    stacks = one_stack(info.batch_size, axes, *tensors)
-    found: Tensor = _rectified(*(next(stacks) if isinstance(part, Tensor) else part for part in given))
+    found: Tensor = _rectified(*_one_stack(info.batch_size, in_dims, given, moments_at=3))
     return found.unflatten(0, (info.batch_size, -1)), 0
+
+
+def _one_stack(size: int, axes: Sequence[int | None], given: Sequence[Any], moments_at: int) -> Iterator[Any]:
+    """As `one_stack`, with moments, whose members are their second axis, and with what is no tensor."""
+    for k, (part, axis) in enumerate(zip(given, axes, strict=True)):
+        if k == moments_at:
+            whole = part[None].expand(size, *part.shape) if axis is None else part.movedim(axis, 0)
+            yield whole.transpose(0, 1).flatten(1, 2)
+        else:
+            yield next(one_stack(size, [axis], part)) if isinstance(part, Tensor) else part

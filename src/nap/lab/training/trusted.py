@@ -6,19 +6,18 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+Found = TypeVar("Found", Tensor, tuple[Tensor, ...])
 FAR = 2e-2  # what two ways to compute in bfloat16 may differ by, relative to the result; others differ less
 KINDS = (torch.bfloat16, torch.float16, torch.float32)  # numbers that the kernels are for
 _trusted: dict[tuple[Any, ...], bool] = {}  # by operation, shapes and kind of numbers
 
 
-def best(
-    name: str, plain: Callable[[], Tensor], quick: Callable[[], Tensor], given: Sequence[Tensor]
-) -> Tensor:
+def best(name: str, plain: Callable[[], Found], quick: Callable[[], Found], given: Sequence[Tensor]) -> Found:
     """What `quick` gives, from kernels for a GPU, where there are any and they are right; else `plain`.
 
     `given` are the tensors that both work on: kind, place and shapes of them tell one use from another.
@@ -31,19 +30,29 @@ def best(
     found = quick()
     if key not in _trusted:
         expected = plain()
-        size, apart = expected.float().norm().item(), (found.float() - expected.float()).norm().item()
-        if not 0 < size < float("inf"):
+        apart = _apart(found, expected)
+        if apart is None:
             return expected  # nothing to judge by: the next time will tell
-        _trusted[key] = apart <= FAR * size  # not so where it is not a number
+        _trusted[key] = apart <= FAR  # not so where it is not a number
         if not _trusted[key]:
             shapes = " by ".join(str(tuple(tensor.shape)) for tensor in given)
             warnings.warn(
-                f"the {name} of stacked networks, {shapes}, differs by {apart / size:.1g} from PyTorch's, "
+                f"the {name} of stacked networks, {shapes}, differs by {apart:.1g} from PyTorch's, "
                 "which is used instead: slower, and right. Please report it",
                 stacklevel=2,
             )
             return expected
     return found
+
+
+def _apart(found: Found, expected: Found) -> float | None:
+    """The largest difference, relative to the size of what is expected; None where that says nothing."""
+    pairs = [(found, expected)] if isinstance(found, Tensor) else list(zip(found, expected, strict=True))
+    apart = [((one.float() - other.float()).norm(), other.float().norm()) for one, other in pairs]
+    sizes = torch.stack([size for _, size in apart])
+    if not (sizes.isfinite().all() and sizes.any()):
+        return None
+    return max((gap / size.clamp(min=1e-30)).item() for gap, size in apart)
 
 
 @cache

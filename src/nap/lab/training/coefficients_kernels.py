@@ -1,0 +1,208 @@
+"""The kernels of `coefficients` (Triton): a program has all samples of some channels of one network.
+
+A norm in front has statistics of each sample, over all channels. Forward they are made by a launch of their
+own; backward each program leaves the sums of its channels, and a second launch adds them up.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_NUMBERS = 1024  # of a tile, about
+
+
+@triton.jit
+def _samples(moments, units, size, EPS, C: tl.constexpr, CENTRE: tl.constexpr, BC: tl.constexpr):
+    """Mean and inverse deviation of each sample."""
+    row, c = tl.program_id(0), tl.arange(0, BC)
+    mean = tl.load(moments + row * C + c, mask=c < C, other=0.0)
+    variance = tl.load(moments + size + row * C + c, mask=c < C, other=0.0)
+    middle = tl.sum(mean, 0) / C if CENTRE else 0.0
+    apart = tl.where(c < C, mean - middle, 0.0)
+    tl.store(units + 2 * row, middle)
+    tl.store(units + 2 * row + 1, tl.rsqrt(tl.sum(variance + apart * apart, 0) / C + EPS))
+
+
+@triton.jit
+def _tile(
+    moments, units, before, size,
+    N: tl.constexpr, C: tl.constexpr, FRONT: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Where this program's numbers are, and of what it knows of them; beyond all samples they are 0."""
+    member, c, n = tl.program_id(1), tl.program_id(0) * BC + tl.arange(0, BC), tl.arange(0, BN)
+    row = member * N + n
+    mask = (n < N)[:, None] & (c < C)[None, :]
+    at = row[:, None] * C + c[None, :]
+    mean = tl.load(moments + at, mask=mask, other=0.0)
+    variance = tl.load(moments + size + at, mask=mask, other=0.0)
+    factor, shift = tl.where(mask, 1.0, 0.0), tl.zeros([BN, BC], tl.float32)
+    middle, unit, scale = tl.zeros([BN], tl.float32), tl.zeros([BN], tl.float32), tl.zeros([BC], tl.float32)
+    if FRONT:
+        middle = tl.load(units + 2 * row, mask=n < N, other=0.0)
+        unit = tl.load(units + 2 * row + 1, mask=n < N, other=0.0)
+        scale = tl.load(before + member * C + c, mask=c < C, other=0.0)
+        factor = unit[:, None] * scale[None, :]
+        shift = -middle[:, None] * factor
+    return member * C + c, c < C, row, n < N, at, mask, mean, variance, factor, shift, middle, unit, scale
+
+
+@triton.jit
+def _of_channels(mean, variance, factor, shift, mask, N: tl.constexpr):
+    """Mean of each channel after the norm in front, numbers less that mean, and the variance."""
+    value = factor * mean + shift
+    middle = tl.sum(value, 0) / N
+    apart = tl.where(mask, value - middle[None, :], 0.0)
+    return middle, apart, tl.sum(factor * factor * variance + apart * apart, 0) / N
+
+
+@triton.jit
+def _forward(
+    moments, units, before, scale, offset, factors, shifts, middles, spreads, size, EPS,
+    N: tl.constexpr, C: tl.constexpr, FRONT: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    own, inside, _, _, at, mask, mean, variance, factor, shift, _, _, _ = _tile(
+        moments, units, before, size, N, C, FRONT, BN, BC
+    )
+    middle, _, spread = _of_channels(mean, variance, factor, shift, mask, N)
+    times = tl.rsqrt(spread + EPS) * tl.load(scale + own, mask=inside, other=0.0)
+    level = tl.load(offset + own, mask=inside, other=0.0)
+    tl.store(factors + at, factor * times[None, :], mask=mask)
+    tl.store(shifts + at, (shift - middle[None, :]) * times[None, :] + level[None, :], mask=mask)
+    tl.store(middles + own, middle, mask=inside)
+    tl.store(spreads + own, spread, mask=inside)
+
+
+@triton.jit
+def _backward(
+    sums, moments, units, before, scale, levels, slopes, d_before, d_scale, d_offset, kept, parts,
+    size, small, rows, EPS, COUNT,
+    N: tl.constexpr, C: tl.constexpr, FRONT: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    own, inside, row, there, at, mask, mean, variance, factor, shift, front, unit, front_scale = _tile(
+        moments, units, before, size, N, C, FRONT, BN, BC
+    )
+    middle, apart, spread = _of_channels(mean, variance, factor, shift, mask, N)
+    d_shift = tl.load(sums + at, mask=mask, other=0.0)
+    d_factor = tl.load(sums + size + at, mask=mask, other=0.0)
+    inverse, gain = tl.rsqrt(spread + EPS), tl.load(scale + own, mask=inside, other=0.0)
+    times = inverse * gain
+    level = tl.sum(d_shift, 0)
+    d_times = tl.sum(d_factor * factor + d_shift * (shift - middle[None, :]), 0)
+    d_spread = -0.5 * d_times * gain * inverse * inverse * inverse
+    d_value = (2 * d_spread[None, :] * apart - (times * level)[None, :]) / N
+    tl.store(d_scale + own, d_times * inverse, mask=inside)
+    tl.store(d_offset + own, level, mask=inside)
+    if FRONT:
+        d_factor = d_factor * times[None, :] + d_value * mean
+        d_factor += 2 * d_spread[None, :] * factor * variance / N
+        d_shift = tl.where(mask, d_shift * times[None, :] + d_value, 0.0)
+        d_factor = tl.where(mask, d_factor - front[:, None] * d_shift, 0.0)
+        tl.store(d_before + own, tl.sum(d_factor * unit[:, None], 0), mask=inside)
+        there_too = parts + tl.program_id(0) * 2 * rows + row
+        tl.store(there_too, tl.sum(d_shift * factor, 1), mask=there)
+        tl.store(there_too + rows, tl.sum(d_factor * front_scale[None, :], 1), mask=there)
+        tl.store(kept + own, middle, mask=inside)
+        tl.store(kept + small + own, d_spread, mask=inside)
+        tl.store(kept + 2 * small + own, times * level, mask=inside)
+    else:
+        tl.store(d_before + own, tl.zeros([BC], tl.float32), mask=inside)
+        slope = (2 * d_spread / (N * COUNT))[None, :]
+        tl.store(slopes + at, tl.where(mask, slope, 0.0), mask=mask)
+        tl.store(levels + at, d_value / COUNT - slope * mean, mask=mask)
+
+
+@triton.jit
+def _through_front(
+    moments, units, before, kept, parts, levels, slopes, size, small, rows, COUNT,
+    N: tl.constexpr, C: tl.constexpr, CENTRE: tl.constexpr, PARTS: tl.constexpr,
+    BN: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    own, inside, row, there, at, mask, mean, _, factor, shift, front, unit, _ = _tile(
+        moments, units, before, size, N, C, True, BN, BC
+    )
+    middle = tl.load(kept + own, mask=inside, other=0.0)
+    d_spread = tl.load(kept + small + own, mask=inside, other=0.0)
+    level = tl.load(kept + 2 * small + own, mask=inside, other=0.0)
+    apart = factor * mean + shift - middle[None, :]
+    d_value = (2 * d_spread[None, :] * apart - level[None, :]) / N
+    d_front, d_unit = tl.zeros([BN], tl.float32), tl.zeros([BN], tl.float32)
+    for part in range(PARTS):
+        d_front += tl.load(parts + part * 2 * rows + row, mask=there, other=0.0)
+        d_unit += tl.load(parts + part * 2 * rows + rows + row, mask=there, other=0.0)
+    of_sample = -0.5 * d_unit * unit * unit * unit / C
+    d_mean = d_value * factor + 2 * of_sample[:, None] * (mean - front[:, None])
+    if CENTRE:
+        d_mean -= d_front[:, None] / C
+    slope = 2 * (d_spread[None, :] * factor * factor / N + of_sample[:, None]) / COUNT
+    tl.store(slopes + at, slope, mask=mask)
+    tl.store(levels + at, d_mean / COUNT - slope * mean, mask=mask)
+
+
+def coefficients(
+    moments: Tensor,
+    before: Tensor | None,
+    scale: Tensor,
+    offset: Tensor,
+    eps: float,
+    eps_before: float,
+    centre: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Factor, shift, mean and variance of each channel; of each sample those of the norm in front."""
+    members, samples, channels = _check(moments, before, scale, offset)
+    factor, shift = torch.empty_like(moments)
+    middle, spread = torch.empty_like(scale), torch.empty_like(scale)
+    units = moments.new_zeros(members, samples, 2)
+    if before is not None:
+        wide = triton.next_power_of_2(channels)
+        _samples[(members * samples,)](moments, units, factor.numel(), eps_before, channels, centre, wide)
+    bn, bc, grid = _tiles(members, samples, channels)
+    _forward[grid](
+        moments, units, before, scale, offset, factor, shift, middle, spread, factor.numel(), eps,
+        samples, channels, before is not None, bn, bc,
+    )  # fmt: skip
+    return factor, shift, middle, spread, units
+
+
+def gradient(
+    sums: Tensor,
+    moments: Tensor,
+    units: Tensor,
+    before: Tensor | None,
+    scale: Tensor,
+    eps: float,
+    centre: bool,
+    count: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Level and slope; gradients of the scale in front, of scale and offset."""
+    members, samples, channels = _check(moments, before, scale, sums, units)
+    bn, bc, grid = _tiles(members, samples, channels)
+    rows, front = members * samples, before is not None
+    level, slope = torch.empty_like(moments)
+    small = moments.new_empty(3, members, channels)
+    kept = moments.new_empty(3, members, channels) if front else None
+    parts = moments.new_empty(grid[0], 2, rows) if front else None
+    _backward[grid](
+        sums, moments, units, before, scale, level, slope, *small, kept, parts,
+        level.numel(), scale.numel(), rows, eps, count, samples, channels, front, bn, bc,
+    )  # fmt: skip
+    if front:
+        _through_front[grid](
+            moments, units, before, kept, parts, level, slope,
+            level.numel(), scale.numel(), rows, count, samples, channels, centre, grid[0], bn, bc,
+        )  # fmt: skip
+    return level, slope, small
+
+
+def _tiles(members: int, samples: int, channels: int) -> tuple[int, int, tuple[int, int]]:
+    bn = triton.next_power_of_2(samples)
+    bc = min(triton.next_power_of_2(channels), max(4, _NUMBERS // bn))
+    return bn, bc, (triton.cdiv(channels, bc), members)
+
+
+def _check(moments: Tensor, *given: Tensor | None) -> tuple[int, int, int]:
+    assert all(part.is_contiguous() for part in (moments, *given) if part is not None)
+    _, members, samples, channels = moments.shape
+    return members, samples, channels
