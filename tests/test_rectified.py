@@ -12,6 +12,7 @@ from torch.func import vmap
 from torch.testing import assert_close
 
 from nap.lab.training import rectified as operations
+from nap.lab.training import trusted
 from nap.lab.training.coefficients import coefficients, coefficients_gradient
 from nap.lab.training.rectified import rectified
 from nap.lab.training.stacks import by_position
@@ -80,6 +81,25 @@ def test_it_is_what_it_says_and_so_is_its_gradient(
         for y in (found, expected)
     ]
     assert_close(*gradients)
+
+
+@WAYS
+@NORMS
+def test_all_of_it_by_kernels(kind: str, pool: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operations as they call them: on parameters with gaps between members, as stacks of few have."""
+    pytest.importorskip("triton", reason="needs Triton")
+    monkeypatch.setattr(trusted, "available", lambda device: True)
+    monkeypatch.setattr(trusted, "_trusted", {})
+    inputs = given(SIZES[0], torch.float32)
+    spaced = [inputs[0], *(F.pad(part.detach(), (0, 3))[:, :5].requires_grad_() for part in inputs[1:])]
+    weights = torch.randn(by_hand(kind, pool)(*inputs).shape, generator=torch.Generator().manual_seed(1))
+    count, found = 3 if kind == "batch" else 4, []
+    for way, own in ((ours(kind, pool), spaced), (by_hand(kind, pool), inputs)):
+        y = way(*own)
+        found.append([y, *torch.autograd.grad((y * weights.to(DEVICE)).sum(), own[:count])])
+    assert_close(*found, rtol=1e-4, atol=1e-4)
+    assert len(trusted._trusted) == 6
+    assert all(trusted._trusted.values())
 
 
 def test_channels_are_followed_as_batch_norm_does() -> None:

@@ -6,12 +6,15 @@ own; backward each program leaves the sums of its channels, and a second launch 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 _NUMBERS = 1024  # of a tile, about
+T = TypeVar("T", Tensor, Tensor | None)
 
 
 @triton.jit
@@ -151,8 +154,9 @@ def coefficients(
     centre: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Factor, shift, mean and variance of each channel; of each sample those of the norm in front."""
-    members, samples, channels = _check(moments, before, scale, offset)
-    factor, shift = torch.empty_like(moments)
+    before, scale, offset = _solid(before), _solid(scale), _solid(offset)
+    members, samples, channels = _check(moments)
+    factor, shift = (torch.empty_like(part) for part in moments)
     middle, spread = torch.empty_like(scale), torch.empty_like(scale)
     units = moments.new_zeros(members, samples, 2)
     if before is not None:
@@ -177,10 +181,11 @@ def gradient(
     count: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Level and slope; gradients of the scale in front, of scale and offset."""
-    members, samples, channels = _check(moments, before, scale, sums, units)
+    before, scale = _solid(before), _solid(scale)
+    members, samples, channels = _check(moments, sums, units)
     bn, bc, grid = _tiles(members, samples, channels)
     rows, front = members * samples, before is not None
-    level, slope = torch.empty_like(moments)
+    level, slope = (torch.empty_like(part) for part in moments)
     small = moments.new_empty(3, members, channels)
     kept = moments.new_empty(3, members, channels) if front else None
     parts = moments.new_empty(grid[0], 2, rows) if front else None
@@ -202,7 +207,12 @@ def _tiles(members: int, samples: int, channels: int) -> tuple[int, int, tuple[i
     return bn, bc, (triton.cdiv(channels, bc), members)
 
 
-def _check(moments: Tensor, *given: Tensor | None) -> tuple[int, int, int]:
-    assert all(part.is_contiguous() for part in (moments, *given) if part is not None)
+def _solid(parameter: T) -> T:
+    """Without gaps between members, which a stack of few channels has."""
+    return parameter if parameter is None else parameter.contiguous()
+
+
+def _check(moments: Tensor, *given: Tensor) -> tuple[int, int, int]:
+    assert all(part.is_contiguous() for part in (moments, *given))
     _, members, samples, channels = moments.shape
     return members, samples, channels
