@@ -2,6 +2,7 @@
 
     python benchmarks/vision.py --device cuda --net vgg                       batch 32, one CUDA graph a step
     python benchmarks/vision.py --device cuda --net vgg --together 3          three networks in each step
+    python benchmarks/vision.py --device cuda --net vgg --stacked             one, by the kernels for several
     python benchmarks/vision.py --device cuda --net resnet --batch 256        ResNet-50 v2 at 224 × 224
     python benchmarks/vision.py --net vgg --batch 32 --steps 2 --turns 2      on this CPU
 
@@ -49,23 +50,23 @@ def trainer(arm: VisionArm, options: argparse.Namespace, seed: int = 0) -> Train
     torch.manual_seed(seed)
     model, projector = arm.build(make, torch.randn(2, 3, size, size), over=options.over)
     model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    cuda = device.type == "cuda"
+    alone = device.type == "cuda" and not options.stacked
     return Trainer(
         model,
         projector,
         images,
         torch.randint(classes, (count,), device=device),
         settings,
-        half=cuda,
-        compile_=cuda and not options.eager and options.together == 1,
-        graph=cuda and not options.no_graph and options.together == 1,
-        quick=cuda and options.net != "resnet" and options.together == 1,
+        half=device.type == "cuda",
+        compile_=alone and not options.eager,
+        graph=alone and not options.no_graph,
+        quick=alone and options.net != "resnet",
     )
 
 
 def learners(arm: VisionArm, options: argparse.Namespace) -> Trainer | Together:
     """The arm's network, or several that learn together."""
-    if options.together == 1:
+    if not options.stacked:
         return trainer(arm, options)
     members = [trainer(arm, options, seed) for seed in range(options.together)]
     return Together(members, graph=False if options.no_graph else None)
@@ -96,6 +97,9 @@ def main() -> None:
     parser.add_argument("--over", choices=("sample", "position"), default="sample", help="of the norms")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--together", type=int, default=1, help="networks of an arm in one step; vgg only")
+    parser.add_argument(
+        "--stacked", action="store_true", help="a single network, too, as several in one step are computed"
+    )
     parser.add_argument("--images", type=int, default=1, help="images that lie on the device, at least")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--no-batch-norm", action="store_true", help="VGG without BatchNorm")
@@ -105,7 +109,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5, help="turns of each arm; the median counts")
     parser.add_argument("--json", type=Path, help="write the rows here")
     options = parser.parse_args()
-    if options.together > 1 and (options.net == "resnet" or options.eager):
+    options.stacked |= options.together > 1
+    if options.stacked and (options.net == "resnet" or options.eager):
         parser.error("those that learn together are VGGs, and compiled: leave --net resnet and --eager out")
     if torch.device(options.device).type == "cuda":
         torch.backends.cudnn.benchmark = True

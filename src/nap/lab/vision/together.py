@@ -94,6 +94,7 @@ class Together:
         losses, right = self._losses(self._leaves, self._buffers, self._draws, self._at)
         gradients = torch.autograd.grad(losses.sum(), self._leaves)
         with torch.no_grad():
+            gradients = tuple(map(_by_rows, gradients))
             slices = [gradient[k] for k in range(len(self.trainers)) for gradient in gradients]
             norms = self._norms(slices)
             self._note_(losses.detach(), right, norms.view(len(self.trainers), -1))
@@ -165,6 +166,11 @@ def _stacked(members: Sequence[Tensor]) -> Tensor:
         stack[k].copy_(member)
         member.data = stack[k]
     return stack
+
+
+def _by_rows(gradient: Tensor) -> Tensor:
+    """Products leave that of a matrix by columns, and one copy for all members is enough."""
+    return gradient.contiguous() if gradient.ndim == 3 else gradient
 
 
 def _in_turn(items: Sequence[Tensor], count: int) -> list[Sequence[Tensor]]:
