@@ -46,7 +46,7 @@ def coefficients(
     def quick() -> tuple[Tensor, ...]:
         return tuple(_kernels().coefficients(moments, before, scale, offset, eps, eps_before, centre))
 
-    return best("coefficients", plain, quick, (moments, scale))  # type: ignore[return-value]
+    return best("coefficients", plain, quick, _shapes(moments, scale, before))  # type: ignore[return-value]
 
 
 @torch.library.custom_op("nap_lab::coefficients_gradient", mutates_args=())
@@ -95,7 +95,12 @@ def coefficients_gradient(
     def quick() -> tuple[Tensor, ...]:
         return tuple(_kernels().gradient(sums, moments, units, before, scale, eps, centre, count))
 
-    return best("gradient of coefficients", plain, quick, (moments, scale))  # type: ignore[return-value]
+    return best("gradient of coefficients", plain, quick, _shapes(moments, scale, before))  # type: ignore[return-value]
+
+
+def _shapes(moments: Tensor, scale: Tensor, before: Tensor | None) -> list[Tensor]:
+    """What tells one use from another: with a norm in front other kernels are at work."""
+    return [moments, scale] if before is None else [moments, scale, before]
 
 
 def _front(units: Tensor, mean: Tensor, before: Tensor | None) -> norms.Affine:
