@@ -6,8 +6,10 @@ from importlib.util import find_spec
 import torch
 
 NEED_TRITON = [
+    "src/nap/lab/training/coefficients_kernels.py",
     "src/nap/lab/training/convolution_kernels.py",
     "src/nap/lab/training/kernels.py",
+    "src/nap/lab/training/rectified_kernels.py",
     "src/nap/lab/vision/descent.py",
     "src/nap/norms/fused.py",
     "src/nap/norms/rows.py",

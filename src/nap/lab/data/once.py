@@ -69,5 +69,5 @@ def _lock(handle: int, folder: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        print(f"another process is making {folder}; waiting for it", file=sys.stderr)
+        sys.stderr.write(f"another process is making {folder}; waiting for it\n")  # at once: several say so
         fcntl.flock(handle, fcntl.LOCK_EX)
