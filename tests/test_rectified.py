@@ -25,6 +25,12 @@ WAYS = pytest.mark.parametrize("pool", [False, True], ids=["whole", "pooled"])
 NORMS = pytest.mark.parametrize("kind", ["batch", "layer", "rms"])
 
 
+@pytest.fixture
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations are PyTorch's own, on a GPU too: there is something to compare kernels with."""
+    monkeypatch.setattr(trusted, "available", lambda device: False)
+
+
 def given(size: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Tensor]:
     """Images, then scale, offset and the scale of a norm in front."""
     k, n, c, h, w = size
@@ -111,6 +117,7 @@ def test_channels_are_followed_as_batch_norm_does() -> None:
     assert_close(found.spread * count / (count - 1), norm.running_var)
 
 
+@pytest.mark.usefixtures("no_kernels")
 @pytest.mark.parametrize("dtype", [kind for kind in KINDS if CUDA or kind != torch.bfloat16], ids=str)
 @WAYS
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -143,6 +150,7 @@ def test_each_kernel_is_pytorchs(size: tuple[int, ...], pool: bool, dtype: torch
         assert (one.float() - other.float()).norm() <= far * other.float().norm(), name
 
 
+@pytest.mark.usefixtures("no_kernels")
 @NORMS
 @pytest.mark.parametrize("size", [(2, 3, 5), (3, 32, 64), (1, 5, 130), (2, 70, 40)], ids=str)
 def test_coefficients_and_their_gradient_by_kernels(size: tuple[int, ...], kind: str) -> None:

@@ -58,3 +58,26 @@ def test_what_it_does_not_know_stays() -> None:
     assert kinds == [StackedBatchNorm2d] * 3
     plain = stackable(nn.Sequential(*[nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()]))
     assert [type(module) for module in plain.children()][1:] == [RectifiedBatchNorm2d, nn.Identity]
+
+
+def test_hooks_and_modules_of_others_stay() -> None:
+    class Own(nn.BatchNorm2d):
+        def forward(self, input: Tensor) -> Tensor:
+            return 2 * super().forward(input)
+
+    def line(norm: nn.Module, relu: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), norm, relu).double()
+
+    hooked, twice = nn.ReLU(), nn.Identity()
+    hooked.register_forward_hook(lambda module, args, output: 3 * output)
+    shared = nn.Sequential(twice, nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Tanh(), nn.ReLU())
+    shared.insert(3, shared[3])
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    for net in (line(nn.BatchNorm2d(4), hooked), line(Own(4), nn.ReLU()), shared.double()):
+        assert_close(learnt(stackable(net), net, x), learnt(net.train(), net, x))
+
+
+def test_one_number_has_no_variance() -> None:
+    net = stackable(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()))
+    with pytest.raises(ValueError, match="one number"):
+        net(torch.randn(1, 3, 1, 1))

@@ -46,7 +46,8 @@ def coefficients(
     def quick() -> tuple[Tensor, ...]:
         return tuple(_kernels().coefficients(moments, before, scale, offset, eps, eps_before, centre))
 
-    return best("coefficients", plain, quick, _shapes(moments, scale, before))  # type: ignore[return-value]
+    name = "coefficients" if centre else "coefficients without centre"
+    return best(name, plain, quick, _shapes(moments, scale, before))  # type: ignore[return-value]
 
 
 @torch.library.custom_op("nap_lab::coefficients_gradient", mutates_args=())
@@ -95,7 +96,8 @@ def coefficients_gradient(
     def quick() -> tuple[Tensor, ...]:
         return tuple(_kernels().gradient(sums, moments, units, before, scale, eps, centre, count))
 
-    return best("gradient of coefficients", plain, quick, _shapes(moments, scale, before))  # type: ignore[return-value]
+    name = "gradient of coefficients" if centre else "gradient of coefficients without centre"
+    return best(name, plain, quick, _shapes(moments, scale, before))  # type: ignore[return-value]
 
 
 def _shapes(moments: Tensor, scale: Tensor, before: Tensor | None) -> list[Tensor]:

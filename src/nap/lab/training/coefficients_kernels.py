@@ -157,7 +157,7 @@ def coefficients(
     before, scale, offset = _solid(before), _solid(scale), _solid(offset)
     members, samples, channels = _check(moments)
     factor, shift = (torch.empty_like(part) for part in moments)
-    middle, spread = torch.empty_like(scale), torch.empty_like(scale)
+    middle, spread = (moments.new_empty(members, channels) for _ in range(2))
     units = moments.new_zeros(members, samples, 2)
     if before is not None:
         wide = triton.next_power_of_2(channels)

@@ -57,7 +57,7 @@ def _image_gradient(dy: Tensor, w: Tensor) -> Tensor:
 def _kernel_gradient(dy: Tensor, x: Tensor, side: int) -> Tensor:
     shape = (dy.shape[2], x.shape[2], side, side)
     return best(
-        "gradient of kernels",
+        f"gradient of kernels of side {side}",
         lambda: _each(lambda a, b: conv2d_weight(b, shape, a, padding=side // 2), dy, x),
         lambda: _kernels().kernel_gradient(by_position(dy), by_position(x), side).permute(0, 1, 4, 2, 3),
         (dy, x),

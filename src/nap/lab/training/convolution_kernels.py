@@ -112,9 +112,9 @@ def _weigh(
 @triton.jit
 def _add_up(parts, whole, size, COUNT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
-    part = tl.arange(0, ROWS)[:, None]
+    part = tl.arange(0, ROWS).to(tl.int64)[:, None]
     mask = (part < COUNT) & (at < size)[None, :]
-    each = tl.load(parts + part * size.to(tl.int64) + at[None, :], mask=mask, other=0.0)
+    each = tl.load(parts + part * size + at[None, :], mask=mask, other=0.0)
     tl.store(whole + at, tl.sum(each, 0).to(whole.dtype.element_ty), mask=at < size)
 
 

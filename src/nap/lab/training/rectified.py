@@ -222,6 +222,6 @@ def _one_stack(size: int, axes: Sequence[int | None], given: Sequence[Any], mome
     for k, (part, axis) in enumerate(zip(given, axes, strict=True)):
         if k == moments_at:
             whole = part[None].expand(size, *part.shape) if axis is None else part.movedim(axis, 0)
-            yield whole.transpose(0, 1).flatten(1, 2)
+            yield whole.transpose(0, 1).flatten(1, 2).contiguous()
         else:
             yield next(one_stack(size, [axis], part)) if isinstance(part, Tensor) else part

@@ -89,7 +89,8 @@ def _apply(
     else:
         _, value = _value(x, at, mask, a, b)
     there = y + n * (P * C) + p[:, None] * C + c[None, :]
-    tl.store(there, tl.maximum(value, 0.0).to(y.dtype.element_ty), mask=mask)
+    value = tl.where(value < 0, 0.0, value)  # what is not a number stays so
+    tl.store(there, value.to(y.dtype.element_ty), mask=mask)
 
 
 @triton.jit

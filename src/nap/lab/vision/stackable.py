@@ -19,6 +19,7 @@ from nap.norms import moments
 from nap.norms.joined import TELLS, JoinedBatchNorm2d, Known
 from nap.norms.norm import CHILD, HOOK, Norm
 
+BATCH_NORMS = nn.BatchNorm2d, JoinedBatchNorm2d  # and none that is made of them
 FRONT, POOL = "nap_lab_front", "nap_lab_pool"  # in the __dict__ of a BatchNorm: its norm, and whether to pool
 
 
@@ -27,12 +28,12 @@ def stackable(model: nn.Module) -> nn.Module:
     skeleton = copy.deepcopy(model).train()
     adopt_(skeleton)
     for module in list(skeleton.modules()):
-        if isinstance(module, nn.Sequential):
+        if type(module).forward is nn.Sequential.forward:
             _rectify_(module)
     for module in skeleton.modules():
-        if isinstance(module, nn.BatchNorm2d) and not isinstance(module, RectifiedBatchNorm2d):
+        if type(module) in BATCH_NORMS:
             module.__class__ = StackedBatchNorm2d
-        elif isinstance(module, nn.AdaptiveAvgPool2d) and module.output_size == 1:
+        elif type(module) is nn.AdaptiveAvgPool2d and module.output_size == 1:
             module.__class__ = StackedMean
     return skeleton
 
@@ -52,6 +53,9 @@ class RectifiedBatchNorm2d(JoinedBatchNorm2d):
     """A BatchNorm, in training, with what stands before and after it."""
 
     def forward(self, input: Tensor) -> Tensor:
+        count = input.numel() // input.shape[1]
+        if count == 1:
+            raise ValueError(f"a channel of {tuple(input.shape)} has one number, and so no variance")
         front, even = self.__dict__[FRONT], not any(side % 2 for side in input.shape[-2:])
         options = {} if front is None else {"eps_before": front.eps, "centre": front.centre}
         found = rectified(
@@ -63,7 +67,7 @@ class RectifiedBatchNorm2d(JoinedBatchNorm2d):
             pool=self.__dict__[POOL] and even,
             **options,
         )
-        self._follow(found.middle, found.spread, input.numel() // input.shape[1])
+        self._follow(found.middle, found.spread, count)
         return F.max_pool2d(found.images, 2) if self.__dict__[POOL] and not even else found.images
 
 
@@ -74,11 +78,12 @@ class StackedMean(nn.AdaptiveAvgPool2d):
         return input.mean((-2, -1), keepdim=True)
 
 
-def _rectify_(line: nn.Sequential) -> None:
+def _rectify_(line: nn.Module) -> None:
     """Each BatchNorm with a ReLU right after it takes it over, a pooling after that, and the norm before."""
-    names, modules = [name for name, _ in line.named_children()], list(line.children())
-    for k, norm in enumerate(modules):
-        if not _plain(norm) or type(modules[min(k + 1, len(modules) - 1)]) is not nn.ReLU:
+    names = list(line._modules)
+    modules = [module for module in line._modules.values() if module is not None]
+    for k, norm in enumerate(modules[:-1]):
+        if not _plain(norm) or type(modules[k + 1]) is not nn.ReLU or not _alone(modules[k + 1]):
             continue
         front = _front(modules[k - 1]) if k else None
         if front is not None:
@@ -93,8 +98,14 @@ def _rectify_(line: nn.Sequential) -> None:
 
 
 def _plain(module: nn.Module) -> bool:
-    kind = isinstance(module, nn.BatchNorm2d) and module.affine and module.running_mean is not None
-    return kind and not module._forward_hooks and not module._forward_pre_hooks
+    if not isinstance(module, nn.BatchNorm2d) or type(module) not in BATCH_NORMS:
+        return False
+    return module.affine and module.running_mean is not None and _alone(module)
+
+
+def _alone(module: nn.Module) -> bool:
+    """Nothing hangs on it."""
+    return not (module._forward_hooks or module._forward_pre_hooks or module._modules)
 
 
 def _front(layer: nn.Module) -> Norm | None:
@@ -106,7 +117,7 @@ def _front(layer: nn.Module) -> Norm | None:
 
 
 def _halves(module: nn.Module) -> bool:
-    if type(module) is not nn.MaxPool2d or module.ceil_mode or module.return_indices:
+    if type(module) is not nn.MaxPool2d or module.ceil_mode or module.return_indices or not _alone(module):
         return False
     sides = (module.kernel_size, module.stride, module.padding, module.dilation)
     return sides in ((2, 2, 0, 1), ((2, 2), (2, 2), (0, 0), (1, 1)))

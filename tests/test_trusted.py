@@ -1,0 +1,49 @@
+"""Kernels are used where they were right, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nap.lab.training import trusted
+from nap.lab.training.trusted import best
+
+HERE = torch.arange(6.0)
+
+
+@pytest.fixture(autouse=True)
+def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trusted, "available", lambda device: True)
+    monkeypatch.setattr(trusted, "_trusted", {})
+
+
+def test_what_was_right_is_used_without_another_look() -> None:
+    assert best("sum", lambda: HERE, lambda: HERE * (1 + 1e-4), [HERE]) is HERE
+    assert best("sum", lambda: HERE, lambda: HERE + 5, [HERE])[0] == 5
+    with pytest.warns(UserWarning, match="times as far"):  # of another shape
+        assert best("sum", lambda: HERE, lambda: HERE + 5, [HERE[:2]]) is HERE
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), 64 / 63], ids=["nan", "a little"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_is_wrong_in_one_of_several_results_is_found_out(wrong: float, place: int) -> None:
+    found = [HERE, HERE]
+    found[place] = HERE * wrong
+    with pytest.warns(UserWarning, match="times as far from PyTorch's as it may be"):
+        best("pair", lambda: (HERE, HERE), lambda: tuple(found), [HERE])
+    assert torch.equal(best("pair", lambda: (HERE, HERE), lambda: tuple(found), [HERE])[place], HERE)
+
+
+def test_kernels_that_cannot_run_are_done_without() -> None:
+    def cannot() -> torch.Tensor:
+        raise RuntimeError("out of resources")
+
+    with pytest.warns(UserWarning, match=r"cannot be made by a kernel \(RuntimeError: out of resources\)"):
+        assert best("sum", lambda: HERE, cannot, [HERE]) is HERE
+    assert best("sum", lambda: HERE, cannot, [HERE]) is HERE
+
+
+def test_zeros_say_nothing() -> None:
+    zeros = torch.zeros(3)
+    assert best("sum", lambda: zeros, lambda: zeros + 1, [zeros]) is zeros
+    assert not trusted._trusted
