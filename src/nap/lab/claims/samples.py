@@ -78,11 +78,9 @@ class Samples:
         rows = self.select(**where)
         if not rows:
             raise NotEnough(f"there are no rows of {name}")
-        open_runs = sorted({(str(row[UNFINISHED]), str(row.get("run"))) for row in rows if UNFINISHED in row})
-        if open_runs:
-            worst = open_runs[0][0]
-            runs = ", ".join(run for state, run in open_runs if state == worst)
-            raise NotEnough(f"the run {runs} {worst}")
+        for words in (BROKEN, RESUMABLE):  # what is worse comes first
+            if found := {str(row.get("run")) for row in rows if row.get(UNFINISHED) == words}:
+                raise NotEnough(f"the run {', '.join(sorted(found))} {words}")
         values, seeds, points = rows.matrix(metric, by=("seed", along))
         peers = self.select(**{key: where[key] for key in ("network", "stream") if key in where})
         end = max((row[along] for row in peers if row.get(along) is not None), default=None)

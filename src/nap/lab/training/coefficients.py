@@ -1,7 +1,7 @@
 """From moments to factor and shift, and back: what lies between the passes of `rectified` over images.
 
-All of it is small, (K, N, C), and PyTorch's compiler makes some ten launches of it for each layer, each of
-which waits for the one before. Here they are one, or with a norm in front two, each way
+All of it is small, (K, N, C), and PyTorch's compiler makes two to four launches of it for each layer, with a
+norm in front seven, each of which waits for the one before. Here they are one each way, or two
 (`coefficients_kernels`).
 """
 

@@ -53,6 +53,21 @@ def _entering(p, WIDTH: tl.constexpr, POOL: tl.constexpr):
 
 
 @triton.jit
+def _tile(
+    factor, shift,
+    P: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, POOL: tl.constexpr,
+    BP: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Of a program that has some positions: its image, where they come out and go in, and coefficients."""
+    blocks = tl.cdiv(P, BP)
+    n, c = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(1) * BC + tl.arange(0, BC)
+    p = tl.program_id(0) % blocks * BP + tl.arange(0, BP)
+    mask = (p < P)[:, None] & (c < C)[None, :]
+    out, at = p[:, None] * C + c[None, :], _entering(p, WIDTH, POOL)[:, None] * C + c[None, :]
+    return n, c, mask, out, at, _small(factor + n * C, c, C), _small(shift + n * C, c, C)
+
+
+@triton.jit
 def _moments(x, found, size, P: tl.constexpr, C: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr):
     n, c = tl.program_id(0).to(tl.int64), tl.program_id(1) * BC + tl.arange(0, BC)
     x += n * (P * C)
@@ -77,20 +92,14 @@ def _apply(
     P: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, POOL: tl.constexpr,
     BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    blocks = tl.cdiv(P, BP)
-    n, c = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(1) * BC + tl.arange(0, BC)
-    p = tl.program_id(0) % blocks * BP + tl.arange(0, BP)
-    mask = (p < P)[:, None] & (c < C)[None, :]
-    a, b = _small(factor + n * C, c, C), _small(shift + n * C, c, C)
+    n, _, mask, out, at, a, b = _tile(factor, shift, P, WIDTH, C, POOL, BP, BC)
     x += n * (P * C * (4 if POOL else 1))
-    at = _entering(p, WIDTH, POOL)[:, None] * C + c[None, :]
     if POOL:
         _, value, _ = _largest(x, at, mask, a, b, WIDTH, C)
     else:
         _, value = _value(x, at, mask, a, b)
-    there = y + n * (P * C) + p[:, None] * C + c[None, :]
     value = tl.where(value < 0, 0.0, value)  # what is not a number stays so
-    tl.store(there, value.to(y.dtype.element_ty), mask=mask)
+    tl.store(y + n * (P * C) + out, value.to(y.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -126,16 +135,11 @@ def _descend(
     P: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, POOL: tl.constexpr,
     BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    blocks = tl.cdiv(P, BP)
-    n, c = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(1) * BC + tl.arange(0, BC)
-    p = tl.program_id(0) % blocks * BP + tl.arange(0, BP)
-    mask = (p < P)[:, None] & (c < C)[None, :]
-    a, b = _small(factor + n * C, c, C), _small(shift + n * C, c, C)
+    n, c, mask, out, at, a, b = _tile(factor, shift, P, WIDTH, C, POOL, BP, BC)
     u, v = _small(level + n * C, c, C), _small(slope + n * C, c, C)
     x += n * (P * C * (4 if POOL else 1))
     dx += n * (P * C * (4 if POOL else 1))
-    at = _entering(p, WIDTH, POOL)[:, None] * C + c[None, :]
-    g = tl.load(dy + n * (P * C) + p[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+    g = tl.load(dy + n * (P * C) + out, mask=mask, other=0.0).to(tl.float32)
     if POOL:
         _, most, which = _largest(x, at, mask, a, b, WIDTH, C)
         g = a * tl.where(most > 0, g, 0.0)
