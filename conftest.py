@@ -7,7 +7,9 @@ import torch
 
 NEED_TRITON = [
     "src/nap/lab/training/coefficients_kernels.py",
+    "src/nap/lab/training/convolution_boxes.py",
     "src/nap/lab/training/convolution_kernels.py",
+    "src/nap/lab/training/convolution_parts.py",
     "src/nap/lab/training/kernels.py",
     "src/nap/lab/training/rectified_kernels.py",
     "src/nap/lab/vision/descent.py",

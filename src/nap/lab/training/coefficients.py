@@ -27,7 +27,7 @@ def coefficients(
     centre: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Factor and shift, (K, N, C), of a BatchNorm; mean and variance of each channel, (K, C); and of the norm
-    in front mean and inverse deviation of each sample, (K, N, 2), 0 where there is none.
+    in front mean and inverse deviation of each sample, (K, N, 2), or (K, N, 0) where there is none.
 
     `moments` are mean and variance of each sample and channel, (2, K, N, C); `before` is the scale of a
     LayerNorm in front, or of an RMSNorm (`centre=False`).
@@ -35,7 +35,7 @@ def coefficients(
 
     def plain() -> tuple[Tensor, ...]:
         mean, variance = moments
-        units = mean.new_zeros(*mean.shape[:2], 2)
+        units = mean.new_empty(*mean.shape[:2], 0)
         if before is not None:
             factor, shift = norms.layer_norm(mean, variance, centre=centre, eps=eps_before)
             units = torch.stack([-shift[..., 0] / factor[..., 0], factor[..., 0]], -1)
@@ -134,7 +134,8 @@ def _kernels() -> Any:
 @coefficients.register_fake
 def _(moments: Tensor, before: Tensor | None, scale: Tensor, *given: Any) -> tuple[Tensor, ...]:
     one, small = torch.empty_like(moments[0]), torch.empty_like(moments[0, :, 0])
-    return one, torch.empty_like(one), small, torch.empty_like(small), moments.new_empty(*one.shape[:2], 2)
+    units = moments.new_empty(*one.shape[:2], 0 if before is None else 2)
+    return one, torch.empty_like(one), small, torch.empty_like(small), units
 
 
 @coefficients_gradient.register_fake

@@ -158,7 +158,7 @@ def coefficients(
     members, samples, channels = _check(moments)
     factor, shift = (torch.empty_like(part) for part in moments)
     middle, spread = (moments.new_empty(members, channels) for _ in range(2))
-    units = moments.new_zeros(members, samples, 2)
+    units = moments.new_empty(members, samples, 0 if before is None else 2)
     if before is not None:
         wide = triton.next_power_of_2(channels)
         _samples[(members * samples,)](moments, units, factor.numel(), eps_before, channels, centre, wide)

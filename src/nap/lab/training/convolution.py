@@ -28,7 +28,7 @@ def convolve(images: Tensor, kernel: Tensor) -> Tensor:
     True
     """
     found: Tensor = _convolved(images[None], kernel[None])
-    return found[0]
+    return found.squeeze(0)  # the gradient of found[0] would be a copy
 
 
 @torch.library.custom_op("nap_lab::convolved", mutates_args=())

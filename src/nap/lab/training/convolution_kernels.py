@@ -6,7 +6,8 @@ that tap, with zeros beyond the edges; it is never written down, a program reads
 of the images is the same with the taps in reverse, that of the kernel a product over all positions.
 
 cuDNN has no form for many networks but groups, which are slow, and for one network and small batches it takes
-small tiles, whose reads wait for the cache. K networks fill the chip with large ones.
+small tiles, whose reads wait for the cache. K networks fill the chip with large ones. Where images and
+channels are such that the chip can fetch them by itself, `convolution_boxes` does the same in less time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_PROCESSORS = 132  # of an H100 or H200; on other chips the choice of tiles is a guess
+from nap.lab.training import convolution_boxes as boxes
+from nap.lab.training.convolution_parts import PROCESSORS, added_up, room
+
 _FEWEST = 8  # steps of a sum's part: with fewer, what begins and ends it weighs too much
 
 
@@ -109,22 +112,17 @@ def _weigh(
     tl.store(there, total.to(parts.dtype.element_ty), mask=mask)
 
 
-@triton.jit
-def _add_up(parts, whole, size, COUNT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
-    part = tl.arange(0, ROWS).to(tl.int64)[:, None]
-    mask = (part < COUNT) & (at < size)[None, :]
-    each = tl.load(parts + part * size + at[None, :], mask=mask, other=0.0)
-    tl.store(whole + at, tl.sum(each, 0).to(whole.dtype.element_ty), mask=at < size)
-
-
 def convolved(x: Tensor, w: Tensor, *, tiles: Tiles | None = None) -> Tensor:
     """Images (K, N, H, W, C) by kernels (K, O, side, side, C): (K, N, H, W, O). All lie in memory so."""
+    if tiles is None and (fit := boxes.product_boxes(x, w.shape[2], w.shape[1])):
+        return boxes.convolved(x, w, fit)
     return _correlated(x, w, outputs=1, inputs=4, reverse=False, tiles=tiles)
 
 
 def image_gradient(dy: Tensor, w: Tensor, *, tiles: Tiles | None = None) -> Tensor:
     """What reaches the images, (K, N, H, W, C), of a gradient (K, N, H, W, O) of what `convolved` gave."""
+    if tiles is None and (fit := boxes.product_boxes(dy, w.shape[2], w.shape[4])):
+        return boxes.image_gradient(dy, w, fit)
     return _correlated(dy, w, outputs=4, inputs=1, reverse=True, tiles=tiles)
 
 
@@ -141,8 +139,7 @@ def _correlated(
     t = tiles or product_tiles(count, made, depth, members)
     length = triton.cdiv(triton.cdiv(depth, t.parts), t.depth) * t.depth
     parts = triton.cdiv(depth, length)
-    kind = x.dtype if parts == 1 else torch.float32
-    y = x.new_empty((parts, members, images, height, width, made), dtype=kind)
+    y = room(x, parts, (*x.shape[:4], made))
     grid = (triton.cdiv(count, t.rows) * triton.cdiv(made, t.columns), parts, members)
     _correlate[grid](
         x, w, y, count, x.stride(0), w.stride(0), y.stride(1), y.stride(0),
@@ -150,11 +147,13 @@ def _correlated(
         height, width, side, channels, made, length, reverse, _precision(),
         t.rows, t.columns, t.depth, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
-    return y[0] if parts == 1 else _added_up(y, x.dtype)
+    return added_up(y, x.dtype)
 
 
 def kernel_gradient(dy: Tensor, x: Tensor, side: int, *, tiles: Tiles | None = None) -> Tensor:
     """What reaches the kernels, (K, O, side, side, C). Sums are added up in a fixed order."""
+    if tiles is None and (fit := boxes.gradient_boxes(x, side, dy.shape[4])):
+        return boxes.kernel_gradient(dy, x, side, fit)
     members, images, height, width, channels = x.shape
     assert x.is_contiguous()
     assert dy.is_contiguous()
@@ -163,25 +162,14 @@ def kernel_gradient(dy: Tensor, x: Tensor, side: int, *, tiles: Tiles | None = N
     across = triton.cdiv(made, t.rows) * triton.cdiv(width_of_sum, t.columns)
     length = part_length(count, across * members, t.depth)
     parts = triton.cdiv(count, length)
-    shape = (members, made, side, side, channels)
-    found = x.new_empty(shape) if parts == 1 else x.new_empty((parts, *shape), dtype=torch.float32)
+    found = room(x, parts, (members, made, side, side, channels))
     member = made * width_of_sum
     _weigh[(across, parts, members)](
         x, dy, found, count, x.stride(0), dy.stride(0), members * member, member,
         height, width, side, channels, made, length, _precision(), t.rows, t.columns, t.depth,
         num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
-    return found if parts == 1 else _added_up(found, x.dtype)
-
-
-def _added_up(parts: Tensor, dtype: torch.dtype) -> Tensor:
-    """The sum over the first axis, all of it read at once: a program waits but once."""
-    whole = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)
-    rows = triton.next_power_of_2(len(parts))
-    columns = max(32, 4096 // rows)
-    grid = (triton.cdiv(whole.numel(), columns),)
-    _add_up[grid](parts, whole, whole.numel(), len(parts), rows, columns)
-    return whole
+    return added_up(found, x.dtype)
 
 
 def product_tiles(count: int, outputs: int, depth: int, members: int) -> Tiles:
@@ -197,12 +185,12 @@ def product_tiles(count: int, outputs: int, depth: int, members: int) -> Tiles:
         return triton.cdiv(count, tiles.rows) * triton.cdiv(outputs, tiles.columns) * members
 
     if outputs >= large.columns:
-        parts = min(triton.cdiv(_PROCESSORS, number(large)), depth // (_FEWEST * deep))
-        if number(large) >= 0.7 * _PROCESSORS:
+        parts = min(triton.cdiv(PROCESSORS, number(large)), depth // (_FEWEST * deep))
+        if number(large) >= 0.7 * PROCESSORS:
             return large
-        if parts > 1 and parts * number(large) >= 0.7 * _PROCESSORS:
+        if parts > 1 and parts * number(large) >= 0.7 * PROCESSORS:
             return large._replace(parts=parts)
-    return middle if number(middle) >= 0.9 * _PROCESSORS else small
+    return middle if number(middle) >= 0.9 * PROCESSORS else small
 
 
 def gradient_tiles(outputs: int, width_of_sum: int) -> Tiles:
@@ -214,7 +202,7 @@ def gradient_tiles(outputs: int, width_of_sum: int) -> Tiles:
 
 def part_length(count: int, tiles: int, depth: int) -> int:
     """Into parts of how many positions a sum is cut, so that there is a program for every processor."""
-    parts = 1 if tiles >= 0.7 * _PROCESSORS else round(1.5 * _PROCESSORS / tiles)
+    parts = 1 if tiles >= 0.7 * PROCESSORS else round(1.5 * PROCESSORS / tiles)
     return triton.cdiv(triton.cdiv(count, parts), depth) * depth
 
 

@@ -22,9 +22,10 @@ class Guard:
 
     def note_(self, losses: Tensor, gradient_norms: Tensor, step: Tensor) -> None:
         """See what a step gives, before its update."""
-        bad = ~(losses.isfinite() & gradient_norms.isfinite())
-        self._bad_at.copy_(torch.where(bad & (self._bad_at < 0), step, self._bad_at))
-        self.broken.copy_(torch.maximum(self.broken, bad.any().to(self.broken.dtype)))
+        for tensor, now in zip(
+            self.tensors, guarded(*self.tensors, losses, gradient_norms, step), strict=True
+        ):
+            tensor.copy_(now)
 
     def reset_(self) -> None:
         """As if nothing had been seen."""
@@ -35,6 +36,15 @@ class Guard:
         """The member that broke first, and its step."""
         step, member = min((at, k) for k, at in enumerate(self._bad_at.tolist()) if at >= 0)
         return member, step
+
+
+def guarded(
+    broken: Tensor, bad_at: Tensor, losses: Tensor, gradient_norms: Tensor, step: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What the tensors of a guard are after a step."""
+    bad = ~(losses.isfinite() & gradient_norms.isfinite())
+    found = torch.maximum(broken, bad.any().to(broken.dtype))
+    return found, torch.where(bad & (bad_at < 0), step, bad_at)
 
 
 def culprit(loss: Tensor, gradients: Mapping[str, Tensor]) -> str:

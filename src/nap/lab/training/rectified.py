@@ -56,7 +56,7 @@ def rectified(
         moments = _moments(x.detach()[None])
         factor, shift, middle, spread, units = coefficients(moments, *parameters, eps, eps_before, centre)
     found: Tensor = _rectified(x[None], factor, shift, moments, units, *parameters, eps, centre, pool)
-    return Rectified(found[0], middle[0], spread[0])
+    return Rectified(found.squeeze(0), middle.squeeze(0), spread.squeeze(0))
 
 
 @torch.library.custom_op("nap_lab::moments", mutates_args=())

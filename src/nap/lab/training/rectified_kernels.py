@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 _NUMBERS = 4096  # of a tile
-_PROGRAMS = 264  # that make sums, at least: two for each processor of a large GPU
+_SUMMED = 8192  # of a tile that is summed: many, since each turn of a loop waits for what it reads
 
 
 @triton.jit
@@ -157,9 +157,9 @@ def _descend(
 def moments(x: Tensor) -> Tensor:
     """Mean and variance of each image's channels, (2, K, N, C), in float32."""
     found, (images, positions, channels) = _found(x), _sizes(x)
-    bp, bc = _summing(images, positions, channels)
+    bp, bc, warps = _summing(positions, channels)
     grid = (images, triton.cdiv(channels, bc))
-    _moments[grid](x, found, images * channels, positions, channels, bp, bc)
+    _moments[grid](x, found, images * channels, positions, channels, bp, bc, num_warps=warps)
     return found
 
 
@@ -175,10 +175,12 @@ def sums(dy: Tensor, x: Tensor, factor: Tensor, shift: Tensor, pool: bool) -> Te
     """Σ g and Σ g · x, (2, K, N, C), of the gradient g that reaches factor · x + shift."""
     found, (images, positions, channels) = _found(x), _sizes(dy)
     _check(dy, x, factor, shift)
-    bp, bc = _summing(images, positions, channels)
+    bp, bc, warps = _summing(positions, channels)
     grid = (images, triton.cdiv(channels, bc))
-    width = x.shape[3]
-    _sum[grid](dy, x, factor, shift, found, images * channels, positions, width, channels, pool, bp, bc)
+    _sum[grid](
+        dy, x, factor, shift, found, images * channels, positions, x.shape[3], channels, pool, bp, bc,
+        num_warps=warps,
+    )  # fmt: skip
     return found
 
 
@@ -201,11 +203,11 @@ def _map(kernel: triton.JITFunction, out: Tensor, given: Sequence[Tensor], width
     kernel[grid](*given, positions, width, channels, pool, bp, bc)
 
 
-def _summing(images: int, positions: int, channels: int) -> tuple[int, int]:
-    """Positions and channels of a tile, such that there are programs enough."""
-    widest = triton.next_power_of_2(channels)
-    bc = min(widest, max(16, triton.next_power_of_2(images * channels // _PROGRAMS + 1) // 2))
-    return min(triton.next_power_of_2(positions), max(1, _NUMBERS // bc)), bc
+def _summing(positions: int, channels: int) -> tuple[int, int, int]:
+    """Positions and channels of a tile, and warps: few channels, 32 or 64 bytes of them, so many programs."""
+    bc = min(triton.next_power_of_2(channels), 16 if positions >= 256 else 32)
+    bp = min(triton.next_power_of_2(positions), _SUMMED // bc)
+    return bp, bc, 8 if bp * bc == _SUMMED else 4
 
 
 def _sizes(x: Tensor) -> tuple[int, int, int]:

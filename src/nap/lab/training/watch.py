@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from nap.lab.runs.work import NotFinite
-from nap.lab.training.guard import Guard
+from nap.lab.training.guard import Guard, guarded
+
+BROKEN = 3  # its place among the tensors of a watch
 
 
 class Watch:
@@ -28,12 +30,9 @@ class Watch:
         """See an update before it is made; the norm of all gradients together."""
         if len(norms) != len(self._suspects) - 1:
             raise ValueError(f"{len(norms)} gradients for the {len(self._suspects) - 1} parameters watched")
-        norm = torch.linalg.vector_norm(norms)
-        bad = ~torch.cat([loss.view(1), norms]).isfinite()
-        self._culprits.copy_(torch.where(self.broken > 0, self._culprits, bad))
-        self._guard.note_(loss.view(1), norm.view(1), self._position)
-        self._sums += torch.stack([loss, norm])
-        self._position += 1
+        *tensors, norm = watched(self.tensors, loss, norms)
+        for tensor, now in zip(self.tensors, tensors, strict=True):
+            tensor.copy_(now)
         return norm
 
     def check(self) -> None:
@@ -60,3 +59,13 @@ class Watch:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._sums.copy_(state["sums"])
         self._position.copy_(state["position"])
+
+
+def watched(tensors: Sequence[Tensor], loss: Tensor, norms: Tensor) -> list[Tensor]:
+    """What the tensors of a watch are after an update, and the norm of all gradients together."""
+    culprits, position, sums, broken, bad_at = tensors
+    norm = torch.linalg.vector_norm(norms)
+    bad = ~torch.cat([loss.view(1), norms]).isfinite()
+    culprits = torch.where(broken > 0, culprits, bad)
+    guard = guarded(broken, bad_at, loss.view(1), norm.view(1), position)
+    return [culprits, position + 1, sums + torch.stack([loss, norm]), *guard, norm]

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from nap.lab.training.graph import captured
+from nap.lab.training.watch import BROKEN, watched
 from nap.lab.vision.stackable import stackable
 from nap.lab.vision.trainer import Trainer
 
@@ -44,6 +45,8 @@ class Together:
         buffers = [dict(t.model.named_buffers()) for t in self.trainers]
         self._buffers = {name: _stacked([own[name] for own in buffers]) for name in buffers[0]}
         self._draws = _stacked([t.draws for t in self.trainers])
+        self._right = _stacked([t._right for t in self.trainers])
+        self._watched = [_stacked(own) for own in zip(*(t.watch.tensors for t in self.trainers), strict=True)]
         self._at = torch.zeros((), dtype=torch.int64, device=device)
         self._skip = torch.zeros_like(first.watch.broken)
         for trainer in self.trainers:
@@ -114,9 +117,11 @@ class Together:
 
     def _noted(self, losses: Tensor, right: Tensor, norms: Tensor) -> None:
         """See an update before it is made; one that is not finite is not (by `descent`, none of all is)."""
-        for k, trainer in enumerate(self.trainers):
-            trainer._note_(losses[k], right[k], norms[k])
-        self._skip.copy_(torch.stack([trainer.watch.broken for trainer in self.trainers]).amax(0))
+        *seen, _ = vmap(watched)(self._watched, losses, norms)
+        for tensor, now in zip(self._watched, seen, strict=True):
+            tensor.copy_(now)
+        self._right += right
+        self._skip.copy_(self._watched[BROKEN].amax(0))
         self._at.copy_((self._at + 1) % self._draws.shape[1])
 
     def _descend_quickly(self) -> None:
