@@ -66,11 +66,13 @@ class JoinedBatchNorm2d(nn.BatchNorm2d):
             return self.running_mean, self.running_var
         middle, spread = moments.of_channels(known.affine, known.mean, known.variance)
         if self.training and self.running_mean is not None and self.running_var is not None:
-            self._follow(middle.detach(), spread.detach(), known.per_channel)
+            count = known.per_channel
+            self._follow(middle.detach(), spread.detach() * count / (count - 1))
         return middle, spread
 
     @torch.no_grad()
-    def _follow(self, middle: Tensor, spread: Tensor, count: int) -> None:
+    def _follow(self, middle: Tensor, spread: Tensor) -> None:
+        """Move the averages towards this mean and variance (of which there is one less than numbers)."""
         share: float | Tensor = 0.0 if self.momentum is None else self.momentum
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
@@ -78,7 +80,7 @@ class JoinedBatchNorm2d(nn.BatchNorm2d):
                 share = 1.0 / self.num_batches_tracked.to(middle.dtype)
         assert self.running_mean is not None
         assert self.running_var is not None
-        for running, now in ((self.running_mean, middle), (self.running_var, spread * count / (count - 1))):
+        for running, now in ((self.running_mean, middle), (self.running_var, spread)):
             running.copy_(running + share * (now - running))
 
 

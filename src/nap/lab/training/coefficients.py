@@ -25,9 +25,11 @@ def coefficients(
     eps: float,
     eps_before: float,
     centre: bool,
+    count: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Factor and shift, (K, N, C), of a BatchNorm; mean and variance of each channel, (K, C); and of the norm
-    in front mean and inverse deviation of each sample, (K, N, 2), or (K, N, 0) where there is none.
+    """Factor and shift, (K, N, C), of a BatchNorm; mean and variance of each channel, (K, C), that it is to
+    follow (the sum of squares over one less than there are numbers, of which each sample has `count`); and of
+    the norm in front mean and inverse deviation of each sample, (K, N, 2), or (K, N, 0) where there is none.
 
     `moments` are mean and variance of each sample and channel, (2, K, N, C); `before` is the scale of a
     LayerNorm in front, or of an RMSNorm (`centre=False`).
@@ -41,10 +43,11 @@ def coefficients(
             units = torch.stack([-shift[..., 0] / factor[..., 0], factor[..., 0]], -1)
         affine = _front(units, mean, before)
         middle, spread = norms.of_channels(affine, mean, variance)
-        return *norms.batch_norm(affine, middle, spread, scale, offset, eps), middle, spread, units
+        found, numbers = norms.batch_norm(affine, middle, spread, scale, offset, eps), mean.shape[1] * count
+        return *found, middle, spread * numbers / (numbers - 1), units
 
     def quick() -> tuple[Tensor, ...]:
-        return tuple(_kernels().coefficients(moments, before, scale, offset, eps, eps_before, centre))
+        return tuple(_kernels().coefficients(moments, before, scale, offset, eps, eps_before, centre, count))
 
     name = "coefficients" if centre else "coefficients without centre"
     return best(name, plain, quick, _shapes(moments, scale, before))  # type: ignore[return-value]

@@ -63,7 +63,7 @@ def _of_channels(mean, variance, factor, shift, mask, N: tl.constexpr):
 
 @triton.jit
 def _forward(
-    moments, units, before, scale, offset, factors, shifts, middles, spreads, size, EPS,
+    moments, units, before, scale, offset, factors, shifts, middles, spreads, size, EPS, COUNT,
     N: tl.constexpr, C: tl.constexpr, FRONT: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     own, inside, _, _, at, mask, mean, variance, factor, shift, _, _, _ = _tile(
@@ -75,7 +75,7 @@ def _forward(
     tl.store(factors + at, factor * times[None, :], mask=mask)
     tl.store(shifts + at, (shift - middle[None, :]) * times[None, :] + level[None, :], mask=mask)
     tl.store(middles + own, middle, mask=inside)
-    tl.store(spreads + own, spread, mask=inside)
+    tl.store(spreads + own, spread * (N * COUNT / (N * COUNT - 1.0)), mask=inside)
 
 
 @triton.jit
@@ -152,6 +152,7 @@ def coefficients(
     eps: float,
     eps_before: float,
     centre: bool,
+    count: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Factor, shift, mean and variance of each channel; of each sample those of the norm in front."""
     before, scale, offset = _solid(before), _solid(scale), _solid(offset)
@@ -164,7 +165,7 @@ def coefficients(
         _samples[(members * samples,)](moments, units, factor.numel(), eps_before, channels, centre, wide)
     bn, bc, grid = _tiles(members, samples, channels)
     _forward[grid](
-        moments, units, before, scale, offset, factor, shift, middle, spread, factor.numel(), eps,
+        moments, units, before, scale, offset, factor, shift, middle, spread, factor.numel(), eps, count,
         samples, channels, before is not None, bn, bc,
     )  # fmt: skip
     return factor, shift, middle, spread, units

@@ -22,10 +22,9 @@ class Guard:
 
     def note_(self, losses: Tensor, gradient_norms: Tensor, step: Tensor) -> None:
         """See what a step gives, before its update."""
-        for tensor, now in zip(
-            self.tensors, guarded(*self.tensors, losses, gradient_norms, step), strict=True
-        ):
-            tensor.copy_(now)
+        broken, bad_at = guarded(self.broken, self._bad_at, losses, gradient_norms, step)
+        self.broken.copy_(broken)
+        self._bad_at.copy_(bad_at)
 
     def reset_(self) -> None:
         """As if nothing had been seen."""

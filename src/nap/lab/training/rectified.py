@@ -54,7 +54,10 @@ def rectified(
     parameters = [None if p is None else p[None] for p in (before, scale, offset)]
     with torch.no_grad():
         moments = _moments(x.detach()[None])
-        factor, shift, middle, spread, units = coefficients(moments, *parameters, eps, eps_before, centre)
+        count = x.shape[-2] * x.shape[-1]
+        factor, shift, middle, spread, units = coefficients(
+            moments, *parameters, eps, eps_before, centre, count
+        )
     found: Tensor = _rectified(x[None], factor, shift, moments, units, *parameters, eps, centre, pool)
     return Rectified(found.squeeze(0), middle.squeeze(0), spread.squeeze(0))
 

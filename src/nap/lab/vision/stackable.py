@@ -20,7 +20,8 @@ from nap.norms.joined import TELLS, JoinedBatchNorm2d, Known
 from nap.norms.norm import CHILD, HOOK, Norm
 
 BATCH_NORMS = nn.BatchNorm2d, JoinedBatchNorm2d  # and none that is made of them
-FRONT, POOL = "nap_lab_front", "nap_lab_pool"  # in the __dict__ of a BatchNorm: its norm, and whether to pool
+# In the __dict__ of a BatchNorm: its norm, whether to pool, and where to leave what averages are to follow.
+FRONT, POOL, GATHERED = "nap_lab_front", "nap_lab_pool", "nap_lab_gathered"
 
 
 def stackable(model: nn.Module) -> nn.Module:
@@ -36,6 +37,21 @@ def stackable(model: nn.Module) -> nn.Module:
         elif type(module) is nn.AdaptiveAvgPool2d and module.output_size == 1:
             module.__class__ = StackedMean
     return skeleton
+
+
+def gather_(skeleton: nn.Module) -> tuple[dict[float, list[str]], dict[float, list[Tensor]]]:
+    """Have BatchNorms leave what their averages are to follow, in place of writing it: a launch for each.
+
+    By the share that new values have in the averages: names of these, and a list that each pass adds to, in
+    the same order. Whoever calls the network empties it, and moves the averages.
+    """
+    names: dict[float, list[str]] = {}
+    gathered: dict[float, list[Tensor]] = {}
+    for name, norm in skeleton.named_modules():
+        if type(norm) is RectifiedBatchNorm2d and norm.momentum and norm.num_batches_tracked is None:
+            names.setdefault(norm.momentum, []).extend([f"{name}.running_mean", f"{name}.running_var"])
+            norm.__dict__[GATHERED] = gathered.setdefault(norm.momentum, [])
+    return names, gathered
 
 
 class StackedBatchNorm2d(JoinedBatchNorm2d):
@@ -67,7 +83,10 @@ class RectifiedBatchNorm2d(JoinedBatchNorm2d):
             pool=self.__dict__[POOL] and even,
             **options,
         )
-        self._follow(found.middle, found.spread, count)
+        if (gathered := self.__dict__[GATHERED]) is None:
+            self._follow(found.middle, found.spread)
+        else:
+            gathered += [found.middle, found.spread]
         return F.max_pool2d(found.images, 2) if self.__dict__[POOL] and not even else found.images
 
 
@@ -92,7 +111,7 @@ def _rectify_(line: nn.Module) -> None:
             continue  # a norm of another kind
         pool = k + 2 < len(modules) and _halves(modules[k + 2])
         norm.__class__ = RectifiedBatchNorm2d
-        norm.__dict__ |= {FRONT: front, POOL: pool}
+        norm.__dict__ |= {FRONT: front, POOL: pool, GATHERED: None}
         for name in names[k + 1 : k + (3 if pool else 2)]:
             line._modules[name] = nn.Identity()
 

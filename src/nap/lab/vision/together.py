@@ -19,7 +19,7 @@ from torch.func import functional_call, vmap
 
 from nap.lab.training.graph import captured
 from nap.lab.training.watch import BROKEN, watched
-from nap.lab.vision.stackable import stackable
+from nap.lab.vision.stackable import gather_, stackable
 from nap.lab.vision.trainer import Trainer
 
 ALIGNED = 16  # numbers: each member begins at a multiple of so many, which wide reads ask for
@@ -44,11 +44,14 @@ class Together:
         self._weights = [_stacked([t.parameters[i] for t in self.trainers]) for i in range(len(self._names))]
         buffers = [dict(t.model.named_buffers()) for t in self.trainers]
         self._buffers = {name: _stacked([own[name] for own in buffers]) for name in buffers[0]}
+        names, self._gathered = gather_(self._skeleton)
+        self._averages = {share: [self._buffers[name] for name in own] for share, own in names.items()}
         self._draws = _stacked([t.draws for t in self.trainers])
         self._right = _stacked([t._right for t in self.trainers])
         self._watched = [_stacked(own) for own in zip(*(t.watch.tensors for t in self.trainers), strict=True)]
         self._at = torch.zeros((), dtype=torch.int64, device=device)
         self._skip = torch.zeros_like(first.watch.broken)
+        self._ones = torch.ones(len(self.trainers), device=device)
         for trainer in self.trainers:
             trainer.rate = first.rate
             for group in trainer.optimizer.param_groups:
@@ -88,15 +91,21 @@ class Together:
 
     def _loss(
         self, leaves: list[Tensor], buffers: Mapping[str, Tensor], draws: Tensor, at: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Of one member."""
+    ) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
+        """Of one member; and what its averages are to follow."""
         state = {**dict(zip(self._names, leaves, strict=True)), **buffers}
-        return self.trainers[0].loss_at(partial(functional_call, self._skeleton, state), draws, at)
+        loss, right = self.trainers[0].loss_at(partial(functional_call, self._skeleton, state), draws, at)
+        followed = [list(values) for values in self._gathered.values()]
+        for values in self._gathered.values():
+            values.clear()
+        return loss, right, followed
 
     def _next(self) -> None:
-        losses, right = self._losses(self._leaves, self._buffers, self._draws, self._at)
-        gradients = torch.autograd.grad(losses.sum(), self._leaves)
+        losses, right, followed = self._losses(self._leaves, self._buffers, self._draws, self._at)
+        gradients = torch.autograd.grad(losses, self._leaves, self._ones)
         with torch.no_grad():
+            for (share, averages), values in zip(self._averages.items(), followed, strict=True):
+                torch._foreach_lerp_(averages, values, share)
             gradients = tuple(map(_by_rows, gradients))
             slices = [gradient[k] for k in range(len(self.trainers)) for gradient in gradients]
             norms = self._norms(slices)
