@@ -14,7 +14,6 @@ import triton.language as tl
 from torch import Tensor
 
 _NUMBERS = 4096  # of a tile
-_SUMMED = 8192  # of a tile that is summed: many, since each turn of a loop waits for what it reads
 
 
 @triton.jit
@@ -157,7 +156,7 @@ def _descend(
 def moments(x: Tensor) -> Tensor:
     """Mean and variance of each image's channels, (2, K, N, C), in float32."""
     found, (images, positions, channels) = _found(x), _sizes(x)
-    bp, bc, warps = _summing(positions, channels)
+    bp, bc, warps = _summing(positions, channels, 512)
     grid = (images, triton.cdiv(channels, bc))
     _moments[grid](x, found, images * channels, positions, channels, bp, bc, num_warps=warps)
     return found
@@ -175,7 +174,7 @@ def sums(dy: Tensor, x: Tensor, factor: Tensor, shift: Tensor, pool: bool) -> Te
     """Σ g and Σ g · x, (2, K, N, C), of the gradient g that reaches factor · x + shift."""
     found, (images, positions, channels) = _found(x), _sizes(dy)
     _check(dy, x, factor, shift)
-    bp, bc, warps = _summing(positions, channels)
+    bp, bc, warps = _summing(positions, channels, 128 if pool else 256)
     grid = (images, triton.cdiv(channels, bc))
     _sum[grid](
         dy, x, factor, shift, found, images * channels, positions, x.shape[3], channels, pool, bp, bc,
@@ -203,11 +202,15 @@ def _map(kernel: triton.JITFunction, out: Tensor, given: Sequence[Tensor], width
     kernel[grid](*given, positions, width, channels, pool, bp, bc)
 
 
-def _summing(positions: int, channels: int) -> tuple[int, int, int]:
-    """Positions and channels of a tile, and warps: few channels, 32 or 64 bytes of them, so many programs."""
-    bc = min(triton.next_power_of_2(channels), 16 if positions >= 256 else 32)
-    bp = min(triton.next_power_of_2(positions), _SUMMED // bc)
-    return bp, bc, 8 if bp * bc == _SUMMED else 4
+def _summing(positions: int, channels: int, most: int) -> tuple[int, int, int]:
+    """Positions and channels of a tile that is summed, and warps.
+
+    Rows of 128 bytes, which is what caches hand out, and as many of them as registers have room for: each
+    turn of a loop waits for what it reads.
+    """
+    bc = min(triton.next_power_of_2(channels), 64)
+    bp = min(triton.next_power_of_2(positions), most)
+    return bp, bc, min(16, max(4, bp * bc // 1024))
 
 
 def _sizes(x: Tensor) -> tuple[int, int, int]:
