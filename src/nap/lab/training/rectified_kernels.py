@@ -67,22 +67,32 @@ def _tile(
 
 
 @triton.jit
-def _moments(x, found, size, P: tl.constexpr, C: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr):
+def _both(one, other, more, again):
+    return one + more, other + again
+
+
+@triton.jit
+def _moments(
+    x, found, size,
+    P: tl.constexpr, C: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Of numbers less the first of their channel, which is near enough to their mean."""
     n, c = tl.program_id(0).to(tl.int64), tl.program_id(1) * BC + tl.arange(0, BC)
     x += n * (P * C)
-    mean, square = tl.zeros([BC], tl.float32), tl.zeros([BC], tl.float32)
-    for start in range(0, P, BP):
+    first = tl.load(x + c, mask=c < C, other=0.0).to(tl.float32)
+    ones, squares = tl.zeros([BP, BC], tl.float32), tl.zeros([BP, BC], tl.float32)
+    for start in tl.range(0, P, BP, loop_unroll_factor=AT_ONCE):
         p = start + tl.arange(0, BP)
         mask = (p < P)[:, None] & (c < C)[None, :]
         value = tl.load(x + p[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
-        some = tl.minimum(P - start, BP).to(tl.float32)
-        middle = tl.sum(value, 0) / some
-        apart = tl.where(mask, value - middle[None, :], 0.0)
-        step, total = middle - mean, start + some
-        square += tl.sum(apart * apart, 0) + step * step * (start * some / total)
-        mean += step * (some / total)
-    tl.store(found + n * C + c, mean, mask=c < C)
-    tl.store(found + size + n * C + c, square / P, mask=c < C)
+        apart = tl.where(mask, value - first[None, :], 0.0)
+        ones += apart
+        squares += apart * apart
+    one, square = tl.reduce((ones, squares), 0, _both)
+    mean = one / P
+    variance = square / P - mean * mean
+    tl.store(found + n * C + c, mean + first, mask=c < C)
+    tl.store(found + size + n * C + c, tl.where(variance < 0, 0.0, variance), mask=c < C)
 
 
 @triton.jit
@@ -105,14 +115,14 @@ def _apply(
 def _sum(
     dy, x, factor, shift, found, size,
     P: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, POOL: tl.constexpr,
-    BP: tl.constexpr, BC: tl.constexpr,
+    BP: tl.constexpr, BC: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     n, c = tl.program_id(0).to(tl.int64), tl.program_id(1) * BC + tl.arange(0, BC)
     a, b = _small(factor + n * C, c, C), _small(shift + n * C, c, C)
     x += n * (P * C * (4 if POOL else 1))
     dy += n * (P * C)
-    ones, products = tl.zeros([BC], tl.float32), tl.zeros([BC], tl.float32)
-    for start in range(0, P, BP):
+    ones, products = tl.zeros([BP, BC], tl.float32), tl.zeros([BP, BC], tl.float32)
+    for start in tl.range(0, P, BP, loop_unroll_factor=AT_ONCE):
         p = start + tl.arange(0, BP)
         mask = (p < P)[:, None] & (c < C)[None, :]
         at = _entering(p, WIDTH, POOL)[:, None] * C + c[None, :]
@@ -122,10 +132,11 @@ def _sum(
             entered, value = _value(x, at, mask, a, b)
         g = tl.load(dy + p[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
         g = tl.where(value > 0, g, 0.0)
-        ones += tl.sum(g, 0)
-        products += tl.sum(g * entered, 0)
-    tl.store(found + n * C + c, ones, mask=c < C)
-    tl.store(found + size + n * C + c, products, mask=c < C)
+        ones += g
+        products += g * entered
+    one, product = tl.reduce((ones, products), 0, _both)
+    tl.store(found + n * C + c, one, mask=c < C)
+    tl.store(found + size + n * C + c, product, mask=c < C)
 
 
 @triton.jit
@@ -153,12 +164,12 @@ def _descend(
         tl.store(dx + at, gradient.to(dx.dtype.element_ty), mask=mask)
 
 
-def moments(x: Tensor) -> Tensor:
+def moments(x: Tensor, tile: Sequence[int] = ()) -> Tensor:
     """Mean and variance of each image's channels, (2, K, N, C), in float32."""
     found, (images, positions, channels) = _found(x), _sizes(x)
-    bp, bc, warps = _summing(positions, channels, 512)
-    grid = (images, triton.cdiv(channels, bc))
-    _moments[grid](x, found, images * channels, positions, channels, bp, bc, num_warps=warps)
+    *tile, warps = tile or _summing(positions, channels)
+    grid = (images, triton.cdiv(channels, tile[1]))
+    _moments[grid](x, found, images * channels, positions, channels, *tile, num_warps=warps)
     return found
 
 
@@ -170,14 +181,16 @@ def applied(x: Tensor, factor: Tensor, shift: Tensor, pool: bool) -> Tensor:
     return y
 
 
-def sums(dy: Tensor, x: Tensor, factor: Tensor, shift: Tensor, pool: bool) -> Tensor:
+def sums(
+    dy: Tensor, x: Tensor, factor: Tensor, shift: Tensor, pool: bool, tile: Sequence[int] = ()
+) -> Tensor:
     """Σ g and Σ g · x, (2, K, N, C), of the gradient g that reaches factor · x + shift."""
     found, (images, positions, channels) = _found(x), _sizes(dy)
     _check(dy, x, factor, shift)
-    bp, bc, warps = _summing(positions, channels, 128 if pool else 256)
-    grid = (images, triton.cdiv(channels, bc))
+    *tile, warps = tile or _summing(positions, channels)
+    grid = (images, triton.cdiv(channels, tile[1]))
     _sum[grid](
-        dy, x, factor, shift, found, images * channels, positions, x.shape[3], channels, pool, bp, bc,
+        dy, x, factor, shift, found, images * channels, positions, x.shape[3], channels, pool, *tile,
         num_warps=warps,
     )  # fmt: skip
     return found
@@ -202,15 +215,11 @@ def _map(kernel: triton.JITFunction, out: Tensor, given: Sequence[Tensor], width
     kernel[grid](*given, positions, width, channels, pool, bp, bc)
 
 
-def _summing(positions: int, channels: int, most: int) -> tuple[int, int, int]:
-    """Positions and channels of a tile that is summed, and warps.
-
-    Rows of 128 bytes, which is what caches hand out, and as many of them as registers have room for: each
-    turn of a loop waits for what it reads.
-    """
-    bc = min(triton.next_power_of_2(channels), 64)
-    bp = min(triton.next_power_of_2(positions), most)
-    return bp, bc, min(16, max(4, bp * bc // 1024))
+def _summing(positions: int, channels: int) -> tuple[int, int, int, int]:
+    """Positions and channels of a tile that is summed, how many of them are read at once, and warps."""
+    bc = min(triton.next_power_of_2(channels), 16 if positions >= 256 else 32)
+    bp = min(triton.next_power_of_2(positions), 4096 // bc)
+    return bp, bc, 2, 8 if bp * bc == 4096 else 4
 
 
 def _sizes(x: Tensor) -> tuple[int, int, int]:
