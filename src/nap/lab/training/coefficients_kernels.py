@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_NUMBERS = 1024  # of a tile, about
+_NUMBERS = 512  # of a tile, about: 16 for each thread of a warp, which has all sums to itself
 T = TypeVar("T", Tensor, Tensor | None)
 
 
@@ -120,7 +120,7 @@ def _backward(
 @triton.jit
 def _through_front(
     moments, units, before, kept, parts, levels, slopes, size, small, rows, COUNT,
-    N: tl.constexpr, C: tl.constexpr, CENTRE: tl.constexpr, PARTS: tl.constexpr,
+    N: tl.constexpr, C: tl.constexpr, CENTRE: tl.constexpr, PARTS: tl.constexpr, MOST: tl.constexpr,
     BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     own, inside, row, there, at, mask, mean, _, factor, shift, front, unit, _ = _tile(
@@ -131,10 +131,10 @@ def _through_front(
     level = tl.load(kept + 2 * small + own, mask=inside, other=0.0)
     apart = factor * mean + shift - middle[None, :]
     d_value = (2 * d_spread[None, :] * apart - level[None, :]) / N
-    d_front, d_unit = tl.zeros([BN], tl.float32), tl.zeros([BN], tl.float32)
-    for part in range(PARTS):
-        d_front += tl.load(parts + part * 2 * rows + row, mask=there, other=0.0)
-        d_unit += tl.load(parts + part * 2 * rows + rows + row, mask=there, other=0.0)
+    part = tl.arange(0, MOST)[:, None]
+    places, masks = parts + part * 2 * rows + row[None, :], (part < PARTS) & there[None, :]
+    d_front = tl.sum(tl.load(places, mask=masks, other=0.0), 0)
+    d_unit = tl.sum(tl.load(places + rows, mask=masks, other=0.0), 0)
     of_sample = -0.5 * d_unit * unit * unit * unit / C
     d_mean = d_value * factor + 2 * of_sample[:, None] * (mean - front[:, None])
     if CENTRE:
@@ -162,11 +162,13 @@ def coefficients(
     units = moments.new_empty(members, samples, 0 if before is None else 2)
     if before is not None:
         wide = triton.next_power_of_2(channels)
-        _samples[(members * samples,)](moments, units, factor.numel(), eps_before, channels, centre, wide)
+        _samples[(members * samples,)](
+            moments, units, factor.numel(), eps_before, channels, centre, wide, num_warps=1
+        )
     bn, bc, grid = _tiles(members, samples, channels)
     _forward[grid](
         moments, units, before, scale, offset, factor, shift, middle, spread, factor.numel(), eps, count,
-        samples, channels, before is not None, bn, bc,
+        samples, channels, before is not None, bn, bc, num_warps=_warps(bn, bc),
     )  # fmt: skip
     return factor, shift, middle, spread, units
 
@@ -193,11 +195,13 @@ def gradient(
     _backward[grid](
         sums, moments, units, before, scale, level, slope, *small, kept, parts,
         level.numel(), scale.numel(), rows, eps, count, samples, channels, front, bn, bc,
+        num_warps=_warps(bn, bc),
     )  # fmt: skip
     if front:
         _through_front[grid](
             moments, units, before, kept, parts, level, slope,
-            level.numel(), scale.numel(), rows, count, samples, channels, centre, grid[0], bn, bc,
+            level.numel(), scale.numel(), rows, count, samples, channels, centre, grid[0],
+            triton.next_power_of_2(grid[0]), bn, bc, num_warps=_warps(bn, bc),
         )  # fmt: skip
     return level, slope, small
 
@@ -206,6 +210,10 @@ def _tiles(members: int, samples: int, channels: int) -> tuple[int, int, tuple[i
     bn = triton.next_power_of_2(samples)
     bc = min(triton.next_power_of_2(channels), max(4, _NUMBERS // bn))
     return bn, bc, (triton.cdiv(channels, bc), members)
+
+
+def _warps(bn: int, bc: int) -> int:
+    return min(8, max(1, bn * bc // _NUMBERS))
 
 
 def _solid(parameter: T) -> T:

@@ -159,7 +159,7 @@ def product_boxes(x: Tensor, side: int, outputs: int) -> Boxes | None:
         return None
     number = outputs // 128 * (images * height * width // 128) * members
     if number >= _ENOUGH:
-        return Boxes(128, 128, stages=3)
+        return Boxes(128, 128, stages=_stages(number))
     parts = _parts(2 * number, side * side * channels // DEPTH)
     deep = 6 if parts * 2 * number <= PROCESSORS else 4  # where there is room for no other beside it
     return Boxes(64, 128, warps=4, stages=deep, parts=parts)
@@ -173,10 +173,15 @@ def gradient_boxes(x: Tensor, side: int, outputs: int) -> Boxes | None:
     large = channels % 128 == outputs % 128 == 0
     number = side * side * channels * outputs * members // 128**2
     if large and number >= _ENOUGH:
-        return Boxes(128, 128, stages=3 if number > PROCESSORS else 4)
+        return Boxes(128, 128, stages=_stages(number))
     columns = 64 if channels % 128 else 128
     number = side * side * channels * outputs * members // (64 * columns)
     return Boxes(64, columns, warps=4, parts=_parts(number, images * height * width // DEPTH))
+
+
+def _stages(number: int) -> int:
+    """Of so many large tiles: with three of them, two fit on a processor; one alone had better wait less."""
+    return 3 if number > PROCESSORS else 4
 
 
 def _fits(x: Tensor) -> bool:
