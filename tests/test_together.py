@@ -72,6 +72,16 @@ def test_each_learns_what_it_learns_alone(arm: VisionArm) -> None:
             assert one == pytest.approx(other, rel=1e-4)
 
 
+@pytest.mark.skipif(CUDA, reason="there products are in bfloat16")
+def test_a_stack_of_one_is_that_one() -> None:
+    run, alone = work(NAP, together=1, stack=True), work(NAP, together=1)
+    assert run._together is not None
+    for one, other in zip(finished(run), finished(alone), strict=True):
+        assert one.pop("arm") == other.pop("arm")
+        assert one == pytest.approx(other, rel=1e-4)
+    compare(run.trainer, alone.trainer, 1e-4)
+
+
 @pytest.mark.skipif(CUDA, reason="there cuDNN may add up in another order each time")
 def test_one_after_the_other_is_bit_by_bit_alone() -> None:
     """Where they are not stacked, as on a CPU."""

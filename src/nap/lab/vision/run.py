@@ -23,7 +23,9 @@ Row = dict[str, Any]
 class VisionWork:
     """The `Work` of one network: `advance` is one pass over the images, or what is left of the updates.
 
-    Of several networks, too, which on a GPU learn in one step (`nap.lab.vision.together`).
+    Of several networks, too, which on a GPU learn in one step (`nap.lab.vision.together`). A single one that
+    is worth compiling learns in the same way there, since its kernels are the faster ones; but not with
+    dropout, which is not drawn for each of several.
     """
 
     unit = "passes"
@@ -56,7 +58,8 @@ class VisionWork:
         cuda = device.type == "cuda"
         if compile_ is None:
             compile_ = cuda and s.steps >= WORTH_COMPILING
-        stack = (cuda and what.together > 1) if stack is None else stack
+        if stack is None:
+            stack = cuda and (what.together > 1 or (compile_ and not s.dropout))
         options = {"quick": False, "graph": False} if stack else {"compile_": compile_, "graph": graph}
         self.trainers = [self._trainer(seed, half=cuda, **options) for seed in what.seeds]
         self._together = Together(self.trainers, graph=graph) if stack else None
