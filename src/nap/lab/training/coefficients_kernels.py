@@ -120,7 +120,7 @@ def _backward(
 @triton.jit
 def _through_front(
     moments, units, before, kept, parts, levels, slopes, size, small, rows, COUNT,
-    N: tl.constexpr, C: tl.constexpr, CENTRE: tl.constexpr, PARTS: tl.constexpr, MOST: tl.constexpr,
+    N: tl.constexpr, C: tl.constexpr, CENTRE: tl.constexpr, PARTS: tl.constexpr,
     BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     own, inside, row, there, at, mask, mean, _, factor, shift, front, unit, _ = _tile(
@@ -131,10 +131,10 @@ def _through_front(
     level = tl.load(kept + 2 * small + own, mask=inside, other=0.0)
     apart = factor * mean + shift - middle[None, :]
     d_value = (2 * d_spread[None, :] * apart - level[None, :]) / N
-    part = tl.arange(0, MOST)[:, None]
-    places, masks = parts + part * 2 * rows + row[None, :], (part < PARTS) & there[None, :]
-    d_front = tl.sum(tl.load(places, mask=masks, other=0.0), 0)
-    d_unit = tl.sum(tl.load(places + rows, mask=masks, other=0.0), 0)
+    d_front, d_unit = tl.zeros([BN], tl.float32), tl.zeros([BN], tl.float32)
+    for part in range(PARTS):
+        d_front += tl.load(parts + part * 2 * rows + row, mask=there, other=0.0)
+        d_unit += tl.load(parts + part * 2 * rows + rows + row, mask=there, other=0.0)
     of_sample = -0.5 * d_unit * unit * unit * unit / C
     d_mean = d_value * factor + 2 * of_sample[:, None] * (mean - front[:, None])
     if CENTRE:
@@ -198,10 +198,10 @@ def gradient(
         num_warps=_warps(bn, bc),
     )  # fmt: skip
     if front:
-        _through_front[grid](
+        wide = min(2 * bc, triton.next_power_of_2(channels))  # fewer programs: each adds up all parts
+        _through_front[(triton.cdiv(channels, wide), members)](
             moments, units, before, kept, parts, level, slope,
-            level.numel(), scale.numel(), rows, count, samples, channels, centre, grid[0],
-            triton.next_power_of_2(grid[0]), bn, bc, num_warps=_warps(bn, bc),
+            level.numel(), scale.numel(), rows, count, samples, channels, centre, grid[0], bn, wide,
         )  # fmt: skip
     return level, slope, small
 
