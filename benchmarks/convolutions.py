@@ -6,8 +6,9 @@
 Those of the network of `nap run table1-cifar`: forward, gradient of the images, gradient of the kernels, in
 microseconds for all K networks, each repeated in one CUDA graph over inputs that take turns. cuDNN does one
 network after the other, and all at once as groups. The floor is arithmetic at the rate of a large matrix
-product, measured here. `--search` tries other tiles than those that the library takes, a second or two each;
-`--only 1 3 5 7` are layers whose channels stay as they are.
+product, measured here. `--search` tries other tiles than those that the library takes, of both kinds of
+kernel, a second or two each, alone and on three streams at once; `--only 1 3 5 7` are layers whose channels
+stay as they are.
 """
 
 from __future__ import annotations
@@ -26,6 +27,18 @@ from torch import Tensor
 from nap.lab.models.vgg import POOL, VGG11
 
 TURNS, REPEATS = 3, 4  # inputs, and how often a graph goes through all of them
+BOXES = (  # outputs, positions or channels, warps, stages
+    (128, 128, 8, 3),
+    (128, 128, 8, 4),
+    (128, 128, 4, 4),
+    (128, 256, 8, 3),
+    (64, 256, 8, 3),
+    (64, 128, 4, 4),
+    (64, 128, 4, 6),
+    (128, 64, 4, 4),
+    (64, 64, 4, 4),
+    (64, 64, 4, 6),
+)
 
 
 def layers() -> Iterator[tuple[int, int, int]]:
@@ -50,6 +63,11 @@ def microseconds(work: Callable[[int], Any]) -> float:
     with torch.cuda.graph(graph):
         for turn in range(TURNS * REPEATS):
             work(turn % TURNS)
+    return replayed(graph) / (TURNS * REPEATS)
+
+
+def replayed(graph: torch.cuda.CUDAGraph) -> float:
+    """Microseconds of a replay."""
     found = []
     for _ in range(7):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -57,8 +75,25 @@ def microseconds(work: Callable[[int], Any]) -> float:
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        found.append(1e3 * start.elapsed_time(end) / (TURNS * REPEATS))
+        found.append(1e3 * start.elapsed_time(end))
     return statistics.median(found)
+
+
+def beside(work: Callable[[int], Any]) -> float:
+    """Microseconds of `work` where three streams do it at once: what it takes of the chip, not how long."""
+    for turn in range(TURNS):
+        work(turn)
+    torch.cuda.synchronize()
+    graph, streams = torch.cuda.CUDAGraph(), [torch.cuda.Stream() for _ in range(TURNS)]
+    with torch.cuda.graph(graph):
+        main = torch.cuda.current_stream()
+        for turn, stream in enumerate(streams):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                for _ in range(REPEATS):
+                    work(turn)
+            main.wait_stream(stream)
+    return replayed(graph) / (TURNS * REPEATS)
 
 
 def cudnn(product: str, x: Tensor, w: Tensor, dy: Tensor, groups: int = 1) -> Tensor:
@@ -94,12 +129,15 @@ class Layer:
         self.dy = made(members, batch, size, size, outputs)
 
     def ours(self, product: str, tiles: Any = None) -> Callable[[int], Any]:
-        from nap.lab.training import convolution_kernels as kernels
+        from nap.lab.training import convolution_boxes, convolution_kernels
 
+        boxes = isinstance(tiles, convolution_boxes.Boxes)
+        kernels: Any = convolution_boxes if boxes else convolution_kernels
+        options = {} if tiles is None else {"tiles": tiles}
         ways: dict[str, Callable[[int], Any]] = {
-            "forward": lambda t: kernels.convolved(self.x[t], self.w[t], tiles=tiles),
-            "images": lambda t: kernels.image_gradient(self.dy[t], self.w[t], tiles=tiles),
-            "kernels": lambda t: kernels.kernel_gradient(self.dy[t], self.x[t], 3, tiles=tiles),
+            "forward": lambda t: kernels.convolved(self.x[t], self.w[t], **options),
+            "images": lambda t: kernels.image_gradient(self.dy[t], self.w[t], **options),
+            "kernels": lambda t: kernels.kernel_gradient(self.dy[t], self.x[t], 3, **options),
         }
         return ways[product]
 
@@ -119,8 +157,12 @@ class Layer:
 
     def candidates(self, product: str) -> Iterator[Any]:
         """Other tiles."""
+        from nap.lab.training.convolution_boxes import Boxes
         from nap.lab.training.convolution_kernels import Tiles
 
+        for rows, columns, warps, stages in BOXES:
+            for parts in (1, 2, 3, 4, 6, 8, 16):
+                yield Boxes(rows, columns, warps, stages, parts)
         deep = 32 if product != "kernels" and 9 * self.channels < 64 else 64
         shapes = (
             (128, 128, 8, 3),
@@ -181,12 +223,22 @@ def main() -> None:
             rows.append({"layer": name, "product": product, **row})
             for tiles in layer.candidates(product) if options.search else ():
                 try:
-                    time = microseconds(layer.ours(product, tiles))
+                    time, crowded = (clock(layer.ours(product, tiles)) for clock in (microseconds, beside))
+                except AssertionError:
+                    continue  # they do not fit the layer
                 except Exception as error:  # too large for the chip
                     print(f"    {tiles}: {type(error).__name__}")
                     continue
-                rows.append({"layer": name, "product": product, "tiles": tuple(tiles), "ours": time})
-                print(f"{'':>58} {time:7.1f} {layer.flops / time / 1e6:8.0f}  {tuple(tiles)}", flush=True)
+                row = {
+                    "layer": name,
+                    "product": product,
+                    "tiles": str(tiles),
+                    "ours": time,
+                    "beside": crowded,
+                }
+                rows.append(row)
+                speed = layer.flops / time / 1e6
+                print(f"{'':>58} {time:7.1f} {speed:8.0f}  {crowded:7.1f} beside others, {tiles}", flush=True)
     print("each once:", ", ".join(f"{way} {time:.0f}" for way, time in sums.items()))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))

@@ -106,7 +106,7 @@ def _correlated(x: Tensor, w: Tensor, made: int, reverse: bool, t: Boxes) -> Ten
     assert box is not None
     y = room(x, t.parts, (*x.shape[:4], made))
     depth, steps = min(DEPTH, channels), side * side * channels // min(DEPTH, channels)
-    assert steps % t.parts == 0
+    assert steps % t.parts == made % t.rows == 0
     grid = (made // t.rows * (images * height * width // t.columns), t.parts, members)
     _correlate[grid](
         _described(x.flatten(0, 1), [*box, width, depth]),
@@ -117,14 +117,15 @@ def _correlated(x: Tensor, w: Tensor, made: int, reverse: bool, t: Boxes) -> Ten
     return added_up(y, x.dtype)
 
 
-def kernel_gradient(dy: Tensor, x: Tensor, side: int, t: Boxes) -> Tensor:
+def kernel_gradient(dy: Tensor, x: Tensor, side: int, tiles: Boxes) -> Tensor:
     """As `convolution_kernels.kernel_gradient`."""
+    t = tiles
     members, images, height, width, channels = x.shape
     made, count = dy.shape[4], images * height * width
     depth = min(DEPTH, count)
     box = _box(images, height, width, depth)
     assert box is not None
-    assert count // depth % t.parts == 0
+    assert count // depth % t.parts == made % t.rows == channels % t.columns == 0
     found = room(x, t.parts, (members, made, side, side, channels))
     grid = (made // t.rows * (side * side * channels // t.columns), t.parts, members)
     _weigh[grid](
