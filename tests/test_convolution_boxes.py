@@ -36,8 +36,36 @@ def test_each_way_is_pytorchs(size: tuple[int, ...], columns: int, parts: int) -
     sums = boxes.Boxes(16, 16, parts=2 if size[2] * size[3] >= 64 else 1)
     found = (
         boxes.convolved(last(x), last(w), tiles),
-        boxes.image_gradient(last(dy), last(w), tiles._replace(parts=1)),
+        boxes.image_gradient(last(dy), last(w), tiles),
         boxes.kernel_gradient(last(dy), last(x), size[-1], sums),
+    )
+    for one, expected in zip(found, by_hand(x, w, dy), strict=True):
+        assert (one.double() - last(expected)).norm() / expected.norm() < 1e-6
+
+
+def test_channels_that_are_no_whole_boxes_are_refused() -> None:
+    x, w, dy = (last(part) for part in given((1, 2, 8, 8, 96, 64, 3), torch.float32))
+    with pytest.raises(AssertionError):
+        boxes.convolved(x, w, boxes.Boxes(64, 128))
+    with pytest.raises(AssertionError):
+        boxes.kernel_gradient(dy, x, 3, boxes.Boxes(64, 64))
+
+
+@pytest.mark.skipif(CUDA, reason="for numbers in bfloat16")
+def test_convolutions_that_fit_go_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nap.lab.training import convolution_kernels
+
+    def refuse(*given: object, **options: object) -> None:
+        raise AssertionError("not by boxes")
+
+    monkeypatch.setattr(boxes, "_fits", lambda x: True)
+    monkeypatch.setattr(convolution_kernels, "_correlated", refuse)
+    monkeypatch.setattr(convolution_kernels, "gradient_tiles", refuse)
+    x, w, dy = given((2, 2, 8, 8, 128, 128, 3), torch.float32)
+    found = (
+        convolution_kernels.convolved(last(x), last(w)),
+        convolution_kernels.image_gradient(last(dy), last(w)),
+        convolution_kernels.kernel_gradient(last(dy), last(x), 3),
     )
     for one, expected in zip(found, by_hand(x, w, dy), strict=True):
         assert (one.double() - last(expected)).norm() / expected.norm() < 1e-6

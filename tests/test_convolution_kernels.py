@@ -16,6 +16,11 @@ CUDA = DEVICE.type == "cuda"
 
 
 @pytest.fixture(autouse=True)
+def _no_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nap.lab.training.convolution_boxes._available", lambda device: False)
+
+
+@pytest.fixture(autouse=True)
 def _exact_products() -> Iterator[None]:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")

@@ -151,6 +151,18 @@ def test_each_kernel_is_pytorchs(size: tuple[int, ...], pool: bool, dtype: torch
 
 
 @pytest.mark.usefixtures("no_kernels")
+@pytest.mark.parametrize("corner", [1000.0, 0.0], ids=["as the rest", "an edge that differs"])
+def test_moments_of_numbers_far_from_zero(corner: float) -> None:
+    kernels = pytest.importorskip("nap.lab.training.rectified_kernels", reason="needs Triton")
+    x = 1000 + torch.randn(1, 2, 16, 16, 3, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    x[:, :, 0, 0] = corner
+    mean, variance = kernels.moments(x)
+    wide = x.double().flatten(2, 3)
+    assert_close(mean.double(), wide.mean(2), rtol=1e-6, atol=0)
+    assert_close(variance.double(), wide.var(2, correction=0), rtol=1e-4, atol=0)
+
+
+@pytest.mark.usefixtures("no_kernels")
 @NORMS
 @pytest.mark.parametrize("size", [(2, 3, 5), (3, 32, 64), (1, 5, 130), (2, 70, 40)], ids=str)
 def test_coefficients_and_their_gradient_by_kernels(size: tuple[int, ...], kind: str) -> None:

@@ -11,7 +11,14 @@ from torch.testing import assert_close
 import nap
 from nap.lab.models.vgg import vgg
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.vision.stackable import FRONT, POOL, RectifiedBatchNorm2d, StackedBatchNorm2d, stackable
+from nap.lab.vision.stackable import (
+    FRONT,
+    POOL,
+    RectifiedBatchNorm2d,
+    StackedBatchNorm2d,
+    gather_,
+    stackable,
+)
 
 
 def learnt(model: nn.Module, names: nn.Module, x: Tensor) -> list[Tensor]:
@@ -75,6 +82,41 @@ def test_hooks_and_modules_of_others_stay() -> None:
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
     for net in (line(nn.BatchNorm2d(4), hooked), line(Own(4), nn.ReLU()), shared.double()):
         assert_close(learnt(stackable(net), net, x), learnt(net.train(), net, x))
+
+
+def test_averages_are_gathered_by_name_whatever_the_order_of_calls() -> None:
+    class Reversed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last, self.first = (
+                nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), _uncounted(nn.BatchNorm2d(4)), nn.ReLU())
+                for _ in range(2)
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.last(self.first(x))
+            return found
+
+    torch.manual_seed(0)
+    model, x = Reversed().double(), torch.randn(3, 4, 6, 6, dtype=torch.float64)
+    skeleton = stackable(model)
+    shares, gathered = gather_(skeleton)
+    skeleton(x)
+    model.train()(x)
+    assert shares == {"last.1": 0.1, "first.1": 0.1}
+    for name in shares:
+        norm = model.get_submodule(name)
+        start = torch.zeros(4).double(), torch.ones(4).double()
+        for value, average, first in zip(
+            gathered[name], (norm.running_mean, norm.running_var), start, strict=True
+        ):
+            assert_close(first.lerp(value, 0.1), average)
+        assert not dict(skeleton.named_buffers())[f"{name}.running_mean"].any()  # nothing was written
+
+
+def _uncounted(norm: nn.BatchNorm2d) -> nn.BatchNorm2d:
+    norm.num_batches_tracked = None
+    return norm
 
 
 def test_one_number_has_no_variance() -> None:

@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from nap.lab.cli import main
 from nap.lab.experiments.table1_cifar import DEMO, runs
 from nap.lab.runs.work import NotFinite
+from nap.lab.training import convolution
 from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.vision.run import VisionWork
@@ -77,7 +78,8 @@ def test_a_stack_of_one_is_that_one() -> None:
     run, alone = work(NAP, together=1, stack=True), work(NAP, together=1)
     assert run._together is not None
     for one, other in zip(finished(run), finished(alone), strict=True):
-        assert one.pop("arm") == other.pop("arm")
+        arms = {one.pop("arm"), other.pop("arm")}
+        assert arms == {"NaP"}
         assert one == pytest.approx(other, rel=1e-4)
     compare(run.trainer, alone.trainer, 1e-4)
 
@@ -95,8 +97,9 @@ def test_a_run_resumes() -> None:
     done = first.advance()
     rest.load_state_dict(copy.deepcopy(first.state_dict()))
     for row, expected in zip(done + finished(rest), rows, strict=True):
-        if CUDA:  # there the compiler picks the quickest way to sum, and may pick another one each time
-            assert row.pop("arm") == expected.pop("arm")
+        arms = {row.pop("arm"), expected.pop("arm")}
+        assert arms == {"NaP"}
+        # on a GPU the compiler picks the quickest way to sum, and may pick another one each time
         assert row == (pytest.approx(expected, rel=1e-4) if CUDA else expected)
     radii = [projector.norm_ratios() for t in rest.trainers if (projector := t.projector) is not None]
     assert len(radii) == SEEDS
@@ -140,6 +143,24 @@ def test_in_bfloat16_with_quick_updates(arm: VisionArm) -> None:
     for k, half in enumerate(one._leaves):
         if half.dtype == torch.bfloat16:
             assert_close(half.float(), one._weights[k], rtol=2**-7, atol=0)
+
+
+def test_in_bfloat16_without_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are no quick updates, products are in bfloat16 all the same."""
+    kinds: set[torch.dtype] = set()
+    plain = convolution.best
+
+    def best(name: str, *ways: Any) -> Any:
+        kinds.update(tensor.dtype for tensor in ways[-1])
+        return plain(name, *ways)
+
+    monkeypatch.setattr(convolution, "best", best)
+    t = work(BASELINE, together=1).trainer
+    settings = replace(TINY, momentum=0.0)
+    own = Trainer(t.model, None, t.images, t.labels, settings, half=True, graph=False)
+    one = Together([own], graph=False)
+    one.learn([torch.arange(800, device=DEVICE).view(2, 400)], [0], lambda step: 0.02, 0)
+    assert kinds == {torch.bfloat16}
 
 
 def test_seeds_are_shared_among_runs() -> None:

@@ -72,7 +72,7 @@ class JoinedBatchNorm2d(nn.BatchNorm2d):
 
     @torch.no_grad()
     def _follow(self, middle: Tensor, spread: Tensor) -> None:
-        """Move the averages towards this mean and variance (of which there is one less than numbers)."""
+        """Move the averages towards this mean, and this variance: squares over one less than their number."""
         share: float | Tensor = 0.0 if self.momentum is None else self.momentum
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)

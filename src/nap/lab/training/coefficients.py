@@ -49,6 +49,7 @@ def coefficients(
     def quick() -> tuple[Tensor, ...]:
         return tuple(_kernels().coefficients(moments, before, scale, offset, eps, eps_before, centre, count))
 
+    # `count` changes nothing in which kernels are at work
     name = "coefficients" if centre else "coefficients without centre"
     return best(name, plain, quick, _shapes(moments, scale, before))  # type: ignore[return-value]
 

@@ -100,39 +100,38 @@ def image_gradient(dy: Tensor, w: Tensor, tiles: Boxes) -> Tensor:
     return _correlated(dy, w, w.shape[4], True, tiles)
 
 
-def _correlated(x: Tensor, w: Tensor, made: int, reverse: bool, t: Boxes) -> Tensor:
+def _correlated(x: Tensor, w: Tensor, made: int, reverse: bool, tiles: Boxes) -> Tensor:
     members, images, height, width, channels = x.shape
-    side, box = w.shape[2], _box(images, height, width, t.columns)
+    side, box = w.shape[2], _box(images, height, width, tiles.columns)
     assert box is not None
-    y = room(x, t.parts, (*x.shape[:4], made))
+    y = room(x, tiles.parts, (*x.shape[:4], made))
     depth, steps = min(DEPTH, channels), side * side * channels // min(DEPTH, channels)
-    assert steps % t.parts == made % t.rows == 0
-    grid = (made // t.rows * (images * height * width // t.columns), t.parts, members)
+    assert channels % depth == steps % tiles.parts == made % tiles.rows == 0
+    grid = (made // tiles.rows * (images * height * width // tiles.columns), tiles.parts, members)
     _correlate[grid](
         _described(x.flatten(0, 1), [*box, width, depth]),
-        _described(w.flatten(0, 1).flatten(1), [depth, t.rows] if reverse else [t.rows, depth]),
-        y, y.stride(0), images, height, width, side, channels, made, reverse, steps // t.parts,
-        depth, t.rows, *box, num_warps=t.warps, num_stages=t.stages,
+        _described(w.flatten(0, 1).flatten(1), [depth, tiles.rows] if reverse else [tiles.rows, depth]),
+        y, y.stride(0), images, height, width, side, channels, made, reverse, steps // tiles.parts,
+        depth, tiles.rows, *box, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return added_up(y, x.dtype)
 
 
 def kernel_gradient(dy: Tensor, x: Tensor, side: int, tiles: Boxes) -> Tensor:
     """As `convolution_kernels.kernel_gradient`."""
-    t = tiles
     members, images, height, width, channels = x.shape
     made, count = dy.shape[4], images * height * width
     depth = min(DEPTH, count)
     box = _box(images, height, width, depth)
     assert box is not None
-    assert count // depth % t.parts == made % t.rows == channels % t.columns == 0
-    found = room(x, t.parts, (members, made, side, side, channels))
-    grid = (made // t.rows * (side * side * channels // t.columns), t.parts, members)
+    assert count % depth == count // depth % tiles.parts == made % tiles.rows == channels % tiles.columns == 0
+    found = room(x, tiles.parts, (members, made, side, side, channels))
+    grid = (made // tiles.rows * (side * side * channels // tiles.columns), tiles.parts, members)
     _weigh[grid](
-        _described(x.flatten(0, 1), [*box, width, t.columns]),
-        _described(dy.flatten(0, 3), [depth, t.rows]),
-        found, found.stride(0), images, height, width, side, channels, made, count // depth // t.parts,
-        t.rows, t.columns, *box, num_warps=t.warps, num_stages=t.stages,
+        _described(x.flatten(0, 1), [*box, width, tiles.columns]),
+        _described(dy.flatten(0, 3), [depth, tiles.rows]),
+        found, found.stride(0), images, height, width, side, channels, made, count // depth // tiles.parts,
+        tiles.rows, tiles.columns, *box, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return added_up(found, x.dtype)
 
@@ -189,6 +188,7 @@ def _fits(x: Tensor) -> bool:
     return x.dtype == torch.bfloat16 and x.shape[4] % DEPTH == 0 and _available(x.device)
 
 
+@cache
 def _parts(number: int, steps: int) -> int:
     """Into how many parts to cut sums of so many steps, of which there are `number` to be made."""
 
@@ -201,5 +201,5 @@ def _parts(number: int, steps: int) -> int:
 
 @cache
 def _available(device: torch.device) -> bool:
-    """Whether the chip has what fetches boxes."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    """Whether the chip has what fetches boxes, and memory for several of them beside its processors."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in (9, 10)

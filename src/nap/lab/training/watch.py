@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +11,15 @@ from torch import Tensor
 from nap.lab.runs.work import NotFinite
 from nap.lab.training.guard import Guard, guarded
 
-BROKEN = 3  # its place among the tensors of a watch
+
+class Seen(NamedTuple):
+    """What a watch remembers, on the device."""
+
+    culprits: Tensor  # what was not finite when something first was not
+    position: Tensor  # updates since the last reading
+    sums: Tensor  # of loss and gradient norm
+    broken: Tensor  # as a `Guard` has it, and the next
+    bad_at: Tensor
 
 
 class Watch:
@@ -24,14 +32,14 @@ class Watch:
         self._culprits = torch.zeros(len(self._suspects), dtype=torch.bool, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._sums = torch.zeros(2, device=device)  # of loss and gradient norm
-        self.tensors = [self._culprits, self._position, self._sums, *self._guard.tensors]
+        self.tensors = Seen(self._culprits, self._position, self._sums, *self._guard.tensors)
 
     def note_(self, loss: Tensor, norms: Tensor) -> Tensor:
         """See an update before it is made; the norm of all gradients together."""
         if len(norms) != len(self._suspects) - 1:
             raise ValueError(f"{len(norms)} gradients for the {len(self._suspects) - 1} parameters watched")
-        *tensors, norm = watched(self.tensors, loss, norms)
-        for tensor, now in zip(self.tensors, tensors, strict=True):
+        seen, norm = watched(self.tensors, loss, norms)
+        for tensor, now in zip(self.tensors, seen, strict=True):
             tensor.copy_(now)
         return norm
 
@@ -61,11 +69,11 @@ class Watch:
         self._position.copy_(state["position"])
 
 
-def watched(tensors: Sequence[Tensor], loss: Tensor, norms: Tensor) -> list[Tensor]:
-    """What the tensors of a watch are after an update, and the norm of all gradients together."""
-    culprits, position, sums, broken, bad_at = tensors
+def watched(before: Seen, loss: Tensor, norms: Tensor) -> tuple[Seen, Tensor]:
+    """What a watch remembers after an update, and the norm of all gradients together."""
     norm = torch.linalg.vector_norm(norms)
     bad = ~torch.cat([loss.view(1), norms]).isfinite()
-    culprits = torch.where(broken > 0, culprits, bad)
-    guard = guarded(broken, bad_at, loss.view(1), norm.view(1), position)
-    return [culprits, position + 1, sums + torch.stack([loss, norm]), *guard, norm]
+    culprits = torch.where(before.broken > 0, before.culprits, bad)
+    guard = guarded(before.broken, before.bad_at, loss.view(1), norm.view(1), before.position)
+    sums = before.sums + torch.stack([loss, norm])
+    return Seen(culprits, before.position + 1, sums, *guard), norm

@@ -71,7 +71,7 @@ class Classifier:
         self.watch = Watch(list(named), device)
         self.optimizer.found_inf = self.watch.broken  # type: ignore[attr-defined]
         self._loss = self.spread.compiled(self._learnt_loss) if compile_ else self._learnt_loss
-        self._right = torch.zeros((), dtype=torch.int64, device=device)
+        self.right = torch.zeros((), dtype=torch.int64, device=device)
 
     def update(self, *batch: Tensor) -> None:
         """Learn from this process's share of a batch, at the rate that `rate` holds."""
@@ -91,7 +91,7 @@ class Classifier:
     def changing(self) -> list[Tensor]:
         """All that an update changes."""
         momenta = [buffer for state in self.optimizer.state.values() for buffer in state.values()]
-        return [*self.parameters, *momenta, *self.model.buffers(), *self.watch.tensors, self._right]
+        return [*self.parameters, *momenta, *self.model.buffers(), *self.watch.tensors, self.right]
 
     def _gradient_norms(self, loss: Tensor) -> Tensor:
         """Find the gradients; the norm of each."""
@@ -104,7 +104,7 @@ class Classifier:
     def _note_(self, loss: Tensor, right: Tensor, norms: Tensor) -> None:
         """See an update before it is made."""
         self.watch.note_(loss, norms)
-        self._right += right
+        self.right += right
 
     def _descend_(self) -> None:
         """Make the update."""
@@ -144,8 +144,8 @@ class Classifier:
     def read(self, seen: int) -> dict[str, float]:
         """Means over the updates since the last call, on `seen` images; raises where one was not finite."""
         self.watch.check()
-        accuracy = self._right.item() / max(1, seen)
-        self._right.zero_()
+        accuracy = self.right.item() / max(1, seen)
+        self.right.zero_()
         return self.watch.read() | {"accuracy": accuracy}
 
     def numbers(self) -> dict[str, float]:
@@ -162,7 +162,7 @@ class Classifier:
             "momentum": [self.optimizer.state[p].get("momentum_buffer") for p in self.parameters],
             "projector": None if self.projector is None else self.projector.state_dict(),
             "watch": self.watch.state_dict(),
-            "right": self._right,
+            "right": self.right,
         }
 
     @torch.no_grad()
@@ -178,4 +178,4 @@ class Classifier:
         if self.projector is not None:
             self.projector.load_state_dict(state["projector"])
         self.watch.load_state_dict(state["watch"])
-        self._right.copy_(state["right"])
+        self.right.copy_(state["right"])

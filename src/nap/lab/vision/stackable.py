@@ -39,19 +39,19 @@ def stackable(model: nn.Module) -> nn.Module:
     return skeleton
 
 
-def gather_(skeleton: nn.Module) -> tuple[dict[float, list[str]], dict[float, list[Tensor]]]:
-    """Have BatchNorms leave what their averages are to follow, in place of writing it: a launch for each.
+def gather_(skeleton: nn.Module) -> tuple[dict[str, float], dict[str, tuple[Tensor, Tensor]]]:
+    """Have BatchNorms leave what their averages are to follow: to write it takes each of them two launches.
 
-    By the share that new values have in the averages: names of these, and a list that each pass adds to, in
-    the same order. Whoever calls the network empties it, and moves the averages.
+    Their names, each with the share of new values in its averages; and where each pass leaves mean and
+    variance of each channel by name. Whoever calls the network empties that, and moves the averages.
     """
-    names: dict[float, list[str]] = {}
-    gathered: dict[float, list[Tensor]] = {}
+    shares: dict[str, float] = {}
+    gathered: dict[str, tuple[Tensor, Tensor]] = {}
     for name, norm in skeleton.named_modules():
         if type(norm) is RectifiedBatchNorm2d and norm.momentum and norm.num_batches_tracked is None:
-            names.setdefault(norm.momentum, []).extend([f"{name}.running_mean", f"{name}.running_var"])
-            norm.__dict__[GATHERED] = gathered.setdefault(norm.momentum, [])
-    return names, gathered
+            shares[name] = norm.momentum
+            norm.__dict__[GATHERED] = gathered, name
+    return shares, gathered
 
 
 class StackedBatchNorm2d(JoinedBatchNorm2d):
@@ -86,7 +86,8 @@ class RectifiedBatchNorm2d(JoinedBatchNorm2d):
         if (gathered := self.__dict__[GATHERED]) is None:
             self._follow(found.middle, found.spread)
         else:
-            gathered += [found.middle, found.spread]
+            values, name = gathered
+            values[name] = found.middle, found.spread
         return F.max_pool2d(found.images, 2) if self.__dict__[POOL] and not even else found.images
 
 

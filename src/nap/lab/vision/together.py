@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from nap.lab.training.graph import captured
-from nap.lab.training.watch import BROKEN, watched
+from nap.lab.training.watch import Seen, watched
 from nap.lab.vision.stackable import gather_, stackable
 from nap.lab.vision.trainer import Trainer
 
@@ -44,11 +44,10 @@ class Together:
         self._weights = [_stacked([t.parameters[i] for t in self.trainers]) for i in range(len(self._names))]
         buffers = [dict(t.model.named_buffers()) for t in self.trainers]
         self._buffers = {name: _stacked([own[name] for own in buffers]) for name in buffers[0]}
-        names, self._gathered = gather_(self._skeleton)
-        self._averages = {share: [self._buffers[name] for name in own] for share, own in names.items()}
+        self._shares, self._gathered = gather_(self._skeleton)
         self._draws = _stacked([t.draws for t in self.trainers])
-        self._right = _stacked([t._right for t in self.trainers])
-        self._watched = [_stacked(own) for own in zip(*(t.watch.tensors for t in self.trainers), strict=True)]
+        self._right = _stacked([t.right for t in self.trainers])
+        self._watched = Seen(*map(_stacked, zip(*(t.watch.tensors for t in self.trainers), strict=True)))
         self._at = torch.zeros((), dtype=torch.int64, device=device)
         self._skip = torch.zeros_like(first.watch.broken)
         self._ones = torch.ones(len(self.trainers), device=device)
@@ -91,21 +90,23 @@ class Together:
 
     def _loss(
         self, leaves: list[Tensor], buffers: Mapping[str, Tensor], draws: Tensor, at: Tensor
-    ) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
+    ) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
         """Of one member; and what its averages are to follow."""
+        first = self.trainers[0]
+        if first.half and self._descent is None:  # operations of our own are not cast by autocast
+            leaves = [leaf.bfloat16() if leaf.ndim > 1 else leaf for leaf in leaves]
         state = {**dict(zip(self._names, leaves, strict=True)), **buffers}
-        loss, right = self.trainers[0].loss_at(partial(functional_call, self._skeleton, state), draws, at)
-        followed = [list(values) for values in self._gathered.values()]
-        for values in self._gathered.values():
-            values.clear()
+        self._gathered.clear()
+        loss, right = first.loss_at(partial(functional_call, self._skeleton, state), draws, at)
+        followed = [self._gathered[name] for name in self._shares]
+        self._gathered.clear()
         return loss, right, followed
 
     def _next(self) -> None:
         losses, right, followed = self._losses(self._leaves, self._buffers, self._draws, self._at)
         gradients = torch.autograd.grad(losses, self._leaves, self._ones)
         with torch.no_grad():
-            for (share, averages), values in zip(self._averages.items(), followed, strict=True):
-                torch._foreach_lerp_(averages, values, share)
+            self._follow_(followed)
             gradients = tuple(map(_by_rows, gradients))
             slices = [gradient[k] for k in range(len(self.trainers)) for gradient in gradients]
             norms = self._norms(slices)
@@ -118,6 +119,14 @@ class Together:
                 parameter.grad = torch.empty_like(parameter).copy_(gradient)  # fused SGD ignores strides
             trainer._descend_()
 
+    def _follow_(self, followed: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Move the averages of all BatchNorms, at once for those of the same share."""
+        values = dict(zip(self._shares, followed, strict=True))
+        for share in set(self._shares.values()):
+            own = [name for name in self._shares if self._shares[name] == share]
+            averages = [self._buffers[f"{name}.running_{what}"] for name in own for what in ("mean", "var")]
+            torch._foreach_lerp_(averages, [value for name in own for value in values[name]], share)
+
     def _norms(self, gradients: list[Tensor]) -> Tensor:
         if self._descent is not None:
             norms: Tensor = self._descent.norms(gradients)
@@ -126,11 +135,11 @@ class Together:
 
     def _noted(self, losses: Tensor, right: Tensor, norms: Tensor) -> None:
         """See an update before it is made; one that is not finite is not (by `descent`, none of all is)."""
-        *seen, _ = vmap(watched)(self._watched, losses, norms)
+        seen, _ = vmap(watched)(self._watched, losses, norms)
         for tensor, now in zip(self._watched, seen, strict=True):
             tensor.copy_(now)
         self._right += right
-        self._skip.copy_(self._watched[BROKEN].amax(0))
+        self._skip.copy_(self._watched.broken.amax(0))
         self._at.copy_((self._at + 1) % self._draws.shape[1])
 
     def _descend_quickly(self) -> None:
