@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from test_convolution import by_hand, given
+from test_convolution import DEVICE, by_hand, given
 from test_convolution_kernels import CUDA, last
 
 boxes = pytest.importorskip("nap.lab.training.convolution_boxes", reason="needs Triton")
+FETCHES = CUDA and boxes._available(DEVICE)
 LAYERS = [(32, 64, 64), (16, 64, 128), (16, 128, 128), (8, 128, 256), (8, 256, 256), (4, 256, 512)]
 
 
@@ -17,7 +18,7 @@ def _there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boxes, "_available", lambda device: True)
 
 
-@pytest.mark.skipif(CUDA, reason="for numbers in bfloat16, which the interpreter multiplies as whole numbers")
+@pytest.mark.skipif(CUDA, reason="in float32, by the interpreter; what a GPU does is below")
 @pytest.mark.parametrize(
     ("size", "columns", "parts"),
     [
@@ -51,7 +52,7 @@ def test_channels_that_are_no_whole_boxes_are_refused() -> None:
         boxes.kernel_gradient(dy, x, 3, boxes.Boxes(64, 64))
 
 
-@pytest.mark.skipif(CUDA, reason="for numbers in bfloat16")
+@pytest.mark.skipif(CUDA, reason="in float32, by the interpreter")
 def test_convolutions_that_fit_go_there(monkeypatch: pytest.MonkeyPatch) -> None:
     from nap.lab.training import convolution_kernels
 
@@ -102,7 +103,7 @@ def test_what_does_not_fit_is_left_to_the_others(shape: tuple[int, ...], kind: t
     assert boxes.gradient_boxes(x, 3, 128) is None
 
 
-@pytest.mark.skipif(not CUDA or torch.cuda.get_device_capability() < (9, 0), reason="needs a Hopper GPU")
+@pytest.mark.skipif(not FETCHES, reason="needs a GPU that fetches boxes")
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 def test_on_a_gpu_in_bfloat16(layer: tuple[int, int, int], members: int) -> None:
