@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -27,8 +28,9 @@ DOCS = ROOT / "docs"
 LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 
 
+@cache
 def hook(name: str) -> ModuleType:
-    """A module of docs/hooks, which is no package."""
+    """A module of docs/hooks, which is no package; once, since it keeps what it has judged."""
     spec = importlib.util.spec_from_file_location(f"hook_{name}", DOCS / "hooks" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

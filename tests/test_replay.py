@@ -178,13 +178,15 @@ def test_transitions_are_drawn_by_their_priorities() -> None:
     replay = ready_replay(priorities, uniform=0.1)
     mass = np.sqrt(priorities)
     exact = 0.9 * mass / mass.sum() + 0.1 / len(mass)
-    batch = replay.sample(200_000, torch.Generator().manual_seed(0))
-    slots, counts = batch.slots.unique(return_counts=True)
+    generator = torch.Generator().manual_seed(0)
+    batches = [replay.sample(100, generator) for _ in range(2_000)]
+    drawn, probabilities = (torch.cat([getattr(b, n) for b in batches]) for n in ("slots", "probabilities"))
+    slots, counts = drawn.unique(return_counts=True)
     assert len(slots) == len(priorities)  # those of priority 0, too, by the uniform share; no other slot ever
     chi_square = ((counts.numpy() - 200_000 * exact) ** 2 / (200_000 * exact)).sum()
     assert chi_square < 20.5  # 0.1 % at five degrees of freedom
-    shares = torch.tensor(exact)[torch.searchsorted(slots, batch.slots)]
-    torch.testing.assert_close(batch.probabilities, shares, rtol=1e-6, atol=0)
+    shares = torch.tensor(exact)[torch.searchsorted(slots, drawn)]
+    torch.testing.assert_close(probabilities, shares, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("length", [BLOCK // 2, BLOCK + 7, 5 * BLOCK])
