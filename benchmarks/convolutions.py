@@ -129,9 +129,9 @@ class Layer:
         self.dy = made(members, batch, size, size, outputs)
 
     def ours(self, product: str, tiles: Any = None) -> Callable[[int], Any]:
-        from nap.lab.training import convolution_boxes, convolution_kernels
+        from nap.lab.training import convolution_boxes, convolution_kernels, convolution_tiles
 
-        boxes = isinstance(tiles, convolution_boxes.Boxes)
+        boxes = isinstance(tiles, convolution_tiles.Boxes)
         kernels: Any = convolution_boxes if boxes else convolution_kernels
         options = {} if tiles is None else {"tiles": tiles}
         ways: dict[str, Callable[[int], Any]] = {
@@ -157,8 +157,7 @@ class Layer:
 
     def candidates(self, product: str) -> Iterator[Any]:
         """Other tiles."""
-        from nap.lab.training.convolution_boxes import Boxes
-        from nap.lab.training.convolution_kernels import Tiles
+        from nap.lab.training.convolution_tiles import Boxes, Tiles
 
         for rows, columns, warps, stages in BOXES:
             for parts in (1, 2, 3, 4, 6, 8, 16):

@@ -54,21 +54,9 @@ def test_each_way_is_pytorchs(size: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("parts", [1, 2, 5])
 @pytest.mark.parametrize("shape", [(16, 16, 16), (64, 32, 16), (32, 64, 32)], ids=str)
 def test_tiles_change_nothing(shape: tuple[int, int, int], parts: int) -> None:
-    from nap.lab.training.convolution_kernels import Tiles
+    from nap.lab.training.convolution_tiles import Tiles
 
     compare((2, 2, 5, 3, 20, 40, 3), torch.float32, 1e-6, Tiles(*shape, parts=parts))
-
-
-def test_the_lab_s_layers_fill_a_large_gpu() -> None:
-    """In tiles of which none is left over, or with sums cut into parts that are still worth a program."""
-    from nap.lab.training.convolution_kernels import product_tiles
-
-    for size, channels, outputs in ((32, 64, 64), (16, 128, 128), (8, 256, 256), (4, 512, 512)):
-        for members in (1, 3):
-            tiles = product_tiles(32 * size * size, outputs, 9 * channels, members)
-            number = 32 * size * size // tiles.rows * (outputs // tiles.columns) * members
-            assert number * tiles.parts >= 90
-            assert 9 * channels // tiles.parts >= 8 * tiles.depth
 
 
 def test_sums_over_positions_may_be_cut_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,15 +70,6 @@ def test_sums_over_positions_may_be_cut_into_parts(monkeypatch: pytest.MonkeyPat
         assert_close(
             kernels.kernel_gradient(last(dy), last(x), 3).double(), last(expected), rtol=1e-5, atol=1e-5
         )
-
-
-def test_parts_cover_all_positions_in_whole_steps() -> None:
-    from nap.lab.training.convolution_kernels import part_length
-
-    for count, tiles in ((32768, 15), (512, 432), (100, 1), (1, 1)):
-        length = part_length(count, tiles, 64)
-        assert length % 64 == 0
-        assert -(-count // length) * length >= count
 
 
 @pytest.mark.skipif(not CUDA, reason="Triton's interpreter multiplies numbers in bfloat16 as whole numbers")

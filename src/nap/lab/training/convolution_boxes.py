@@ -10,7 +10,6 @@ of two, and for channels by the 64.
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
 
 import torch
 import triton
@@ -18,21 +17,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from nap.lab.training.convolution_parts import PROCESSORS, added_up, room
-
-DEPTH = 64  # numbers of a sum that are fetched at a time: 128 bytes of bfloat16, which is what TMA takes best
-_ENOUGH = 92  # large tiles: 7 processors in 10 have one
-_ADDING_UP = 20  # steps that could be made in the time that it takes to add parts up, and one for each
-
-
-class Boxes(NamedTuple):
-    """What one program makes: `rows` outputs by `columns`, which are positions, or channels of a gradient."""
-
-    rows: int
-    columns: int
-    warps: int = 8
-    stages: int = 4
-    parts: int = 1  # that sums are cut into
+from nap.lab.training.convolution_parts import added_up, room
+from nap.lab.training.convolution_tiles import DEPTH, Boxes, box_of
 
 
 @triton.jit
@@ -90,6 +76,11 @@ def _weigh(
     tl.store(there, total.to(found.dtype.element_ty))
 
 
+def fetches(x: Tensor) -> bool:
+    """Whether the chip can fetch these images by itself."""
+    return x.dtype == torch.bfloat16 and _available(x.device)
+
+
 def convolved(x: Tensor, w: Tensor, tiles: Boxes) -> Tensor:
     """As `convolution_kernels.convolved`."""
     return _correlated(x, w, w.shape[1], False, tiles)
@@ -102,7 +93,7 @@ def image_gradient(dy: Tensor, w: Tensor, tiles: Boxes) -> Tensor:
 
 def _correlated(x: Tensor, w: Tensor, made: int, reverse: bool, tiles: Boxes) -> Tensor:
     members, images, height, width, channels = x.shape
-    side, box = w.shape[2], _box(images, height, width, tiles.columns)
+    side, box = w.shape[2], box_of(images, height, width, tiles.columns)
     assert box is not None
     y = room(x, tiles.parts, (*x.shape[:4], made))
     depth, steps = min(DEPTH, channels), side * side * channels // min(DEPTH, channels)
@@ -122,7 +113,7 @@ def kernel_gradient(dy: Tensor, x: Tensor, side: int, tiles: Boxes) -> Tensor:
     members, images, height, width, channels = x.shape
     made, count = dy.shape[4], images * height * width
     depth = min(DEPTH, count)
-    box = _box(images, height, width, depth)
+    box = box_of(images, height, width, depth)
     assert box is not None
     assert count % depth == count // depth % tiles.parts == made % tiles.rows == channels % tiles.columns == 0
     found = room(x, tiles.parts, (members, made, side, side, channels))
@@ -139,64 +130,6 @@ def kernel_gradient(dy: Tensor, x: Tensor, side: int, tiles: Boxes) -> Tensor:
 def _described(stack: Tensor, block: list[int]) -> TensorDescriptor:
     assert stack.is_contiguous()
     return TensorDescriptor(stack, list(stack.shape), list(stack.stride()), block)
-
-
-def _box(images: int, height: int, width: int, positions: int) -> tuple[int, int] | None:
-    """Images and rows of a box of so many positions, where whole boxes make up all images."""
-    rows = max(1, positions // width)
-    box = (1, rows) if rows <= height else (rows // height, height)
-    whole = box[0] * box[1] * width == positions and images % box[0] == height % box[1] == 0
-    return box if whole and not any(side & (side - 1) for side in (width, *box)) else None
-
-
-def product_boxes(x: Tensor, side: int, outputs: int) -> Boxes | None:
-    """For a convolution, or the gradient of its images; None where boxes do not fit, or are no faster.
-
-    As an H200 has it best, alone and beside others, in a search over the layers of the lab's networks.
-    """
-    members, images, height, width, channels = x.shape
-    if not _fits(x) or outputs % 128 or not _box(images, height, width, 128):
-        return None
-    number = outputs // 128 * (images * height * width // 128) * members
-    if number >= _ENOUGH:
-        return Boxes(128, 128, stages=_stages(number))
-    parts = _parts(2 * number, side * side * channels // DEPTH)
-    deep = 6 if parts * 2 * number <= PROCESSORS else 4  # where there is room for no other beside it
-    return Boxes(64, 128, warps=4, stages=deep, parts=parts)
-
-
-def gradient_boxes(x: Tensor, side: int, outputs: int) -> Boxes | None:
-    """For the gradient of a kernel."""
-    members, images, height, width, channels = x.shape
-    if not _fits(x) or outputs % 64 or not _box(images, height, width, DEPTH):
-        return None
-    large = channels % 128 == outputs % 128 == 0
-    number = side * side * channels * outputs * members // 128**2
-    if large and number >= _ENOUGH:
-        return Boxes(128, 128, stages=_stages(number))
-    columns = 64 if channels % 128 else 128
-    number = side * side * channels * outputs * members // (64 * columns)
-    return Boxes(64, columns, warps=4, parts=_parts(number, images * height * width // DEPTH))
-
-
-def _stages(number: int) -> int:
-    """Of so many large tiles: with three of them, two fit on a processor; one alone had better wait less."""
-    return 3 if number > PROCESSORS else 4
-
-
-def _fits(x: Tensor) -> bool:
-    return x.dtype == torch.bfloat16 and x.shape[4] % DEPTH == 0 and _available(x.device)
-
-
-@cache
-def _parts(number: int, steps: int) -> int:
-    """Into how many parts to cut sums of so many steps, of which there are `number` to be made."""
-
-    def cost(parts: int) -> float:
-        adding_up = _ADDING_UP + parts if parts > 1 else 0
-        return steps / parts * max(1.0, parts * number / PROCESSORS) + adding_up
-
-    return min((parts for parts in range(1, steps + 1) if steps % parts == 0), key=cost)
 
 
 @cache

@@ -12,28 +12,21 @@ channels are such that the chip can fetch them by itself, `convolution_boxes` do
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from nap.lab.training import convolution_boxes as boxes
-from nap.lab.training.convolution_parts import PROCESSORS, added_up, room
-
-_FEWEST = 8  # steps of a sum's part: with fewer, what begins and ends it weighs too much
-
-
-class Tiles(NamedTuple):
-    """What one program makes: `rows` × `columns` of a product, `depth` numbers of its sums at a time."""
-
-    rows: int
-    columns: int
-    depth: int
-    warps: int = 4
-    stages: int = 3
-    parts: int = 1  # that sums are cut into, of a convolution or the gradient of its images
+from nap.lab.training.convolution_parts import added_up, room
+from nap.lab.training.convolution_tiles import (
+    Tiles,
+    gradient_boxes,
+    gradient_tiles,
+    part_length,
+    product_boxes,
+    product_tiles,
+)
 
 
 @triton.jit
@@ -114,14 +107,14 @@ def _weigh(
 
 def convolved(x: Tensor, w: Tensor, *, tiles: Tiles | None = None) -> Tensor:
     """Images (K, N, H, W, C) by kernels (K, O, side, side, C): (K, N, H, W, O). All lie in memory so."""
-    if tiles is None and (fit := boxes.product_boxes(x, w.shape[2], w.shape[1])):
+    if tiles is None and boxes.fetches(x) and (fit := product_boxes(x.shape, w.shape[2], w.shape[1])):
         return boxes.convolved(x, w, fit)
     return _correlated(x, w, outputs=1, inputs=4, reverse=False, tiles=tiles)
 
 
 def image_gradient(dy: Tensor, w: Tensor, *, tiles: Tiles | None = None) -> Tensor:
     """What reaches the images, (K, N, H, W, C), of a gradient (K, N, H, W, O) of what `convolved` gave."""
-    if tiles is None and (fit := boxes.product_boxes(dy, w.shape[2], w.shape[4])):
+    if tiles is None and boxes.fetches(dy) and (fit := product_boxes(dy.shape, w.shape[2], w.shape[4])):
         return boxes.image_gradient(dy, w, fit)
     return _correlated(dy, w, outputs=4, inputs=1, reverse=True, tiles=tiles)
 
@@ -152,7 +145,7 @@ def _correlated(
 
 def kernel_gradient(dy: Tensor, x: Tensor, side: int, *, tiles: Tiles | None = None) -> Tensor:
     """What reaches the kernels, (K, O, side, side, C). Sums are added up in a fixed order."""
-    if tiles is None and (fit := boxes.gradient_boxes(x, side, dy.shape[4])):
+    if tiles is None and boxes.fetches(x) and (fit := gradient_boxes(x.shape, side, dy.shape[4])):
         return boxes.kernel_gradient(dy, x, side, fit)
     members, images, height, width, channels = x.shape
     assert x.is_contiguous()
@@ -170,40 +163,6 @@ def kernel_gradient(dy: Tensor, x: Tensor, side: int, *, tiles: Tiles | None = N
         num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
     return added_up(found, x.dtype)
-
-
-def product_tiles(count: int, outputs: int, depth: int, members: int) -> Tiles:
-    """Large tiles, with sums cut into parts where there are too few of them for all processors.
-
-    On an H200 one for 7 processors in 10 did as well as twice as many of half the size
-    (`benchmarks/convolutions.py --search`).
-    """
-    deep = 64 if depth >= 64 else 32
-    large, middle, small = Tiles(128, 128, deep, 8), Tiles(128, 64, deep), Tiles(64, 64, deep, 4, 4)
-
-    def number(tiles: Tiles) -> int:
-        return triton.cdiv(count, tiles.rows) * triton.cdiv(outputs, tiles.columns) * members
-
-    if outputs >= large.columns:
-        parts = min(triton.cdiv(PROCESSORS, number(large)), depth // (_FEWEST * deep))
-        if number(large) >= 0.7 * PROCESSORS:
-            return large
-        if parts > 1 and parts * number(large) >= 0.7 * PROCESSORS:
-            return large._replace(parts=parts)
-    return middle if number(middle) >= 0.9 * PROCESSORS else small
-
-
-def gradient_tiles(outputs: int, width_of_sum: int) -> Tiles:
-    """Of a kernel's gradient; parts of the sum over positions make up for it where these are few."""
-    rows = 128 if outputs >= 128 else 64
-    columns = 128 if width_of_sum >= 128 else 32
-    return Tiles(rows, columns, 64, 8 if rows * columns >= 128 * 128 else 4)
-
-
-def part_length(count: int, tiles: int, depth: int) -> int:
-    """Into parts of how many positions a sum is cut, so that there is a program for every processor."""
-    parts = 1 if tiles >= 0.7 * PROCESSORS else round(1.5 * PROCESSORS / tiles)
-    return triton.cdiv(triton.cdiv(count, parts), depth) * depth
 
 
 def _precision() -> str:
