@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nap.lab.models.vgg import POOL, VGG11
+from nap.lab.training.convolution_tiles import Boxes, Tiles
 
 TURNS, REPEATS = 3, 4  # inputs, and how often a graph goes through all of them
 BOXES = (  # outputs, positions or channels, warps, stages
@@ -38,6 +39,15 @@ BOXES = (  # outputs, positions or channels, warps, stages
     (128, 64, 4, 4),
     (64, 64, 4, 4),
     (64, 64, 4, 6),
+)
+TILES = (  # rows and columns of a product, warps, stages
+    (128, 128, 8, 3),
+    (128, 128, 8, 4),
+    (128, 128, 4, 3),
+    (128, 64, 4, 3),
+    (128, 64, 4, 4),
+    (64, 128, 4, 4),
+    (64, 64, 4, 4),
 )
 
 
@@ -129,10 +139,9 @@ class Layer:
         self.dy = made(members, batch, size, size, outputs)
 
     def ours(self, product: str, tiles: Any = None) -> Callable[[int], Any]:
-        from nap.lab.training import convolution_boxes, convolution_kernels, convolution_tiles
+        from nap.lab.training import convolution_boxes, convolution_kernels
 
-        boxes = isinstance(tiles, convolution_tiles.Boxes)
-        kernels: Any = convolution_boxes if boxes else convolution_kernels
+        kernels: Any = convolution_boxes if isinstance(tiles, Boxes) else convolution_kernels
         options = {} if tiles is None else {"tiles": tiles}
         ways: dict[str, Callable[[int], Any]] = {
             "forward": lambda t: kernels.convolved(self.x[t], self.w[t], **options),
@@ -157,22 +166,11 @@ class Layer:
 
     def candidates(self, product: str) -> Iterator[Any]:
         """Other tiles."""
-        from nap.lab.training.convolution_tiles import Boxes, Tiles
-
         for rows, columns, warps, stages in BOXES:
             for parts in (1, 2, 3, 4, 6, 8, 16):
                 yield Boxes(rows, columns, warps, stages, parts)
         deep = 32 if product != "kernels" and 9 * self.channels < 64 else 64
-        shapes = (
-            (128, 128, 8, 3),
-            (128, 128, 8, 4),
-            (128, 128, 4, 3),
-            (128, 64, 4, 3),
-            (128, 64, 4, 4),
-            (64, 128, 4, 4),
-            (64, 64, 4, 4),
-        )
-        for rows, columns, warps, stages in shapes:
+        for rows, columns, warps, stages in TILES:
             for parts in (1,) if product == "kernels" else (1, 2, 3, 4):
                 yield Tiles(rows, columns, deep, warps, stages, parts=parts)
 

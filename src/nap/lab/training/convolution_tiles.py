@@ -30,7 +30,7 @@ class Tiles(NamedTuple):
 
 
 class Boxes(NamedTuple):
-    """The same of boxes: `rows` outputs by `columns`, which are positions, or channels of a gradient."""
+    """The same of boxes, `rows` being outputs and `columns` positions, or channels in a gradient."""
 
     rows: int
     columns: int
@@ -121,7 +121,7 @@ def box_of(images: int, height: int, width: int, positions: int) -> tuple[int, i
 
 
 def _stages(number: int) -> int:
-    """Of so many large tiles: with three of them, two fit on a processor; one alone had better wait less."""
+    """How far ahead to fetch: three stages let two large tiles share a processor, a single one takes four."""
     return 3 if number > PROCESSORS else 4
 
 
