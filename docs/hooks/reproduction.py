@@ -69,7 +69,7 @@ def evidence_of_the_paper_page() -> str:
 
 @cache
 def stated_rows() -> tuple[Stated, ...]:
-    """The rows of the table, with the experiments and scales that each is about."""
+    """The rows of the table, with the experiments and scales that each is about; variants come last."""
     rows = []
     for line in re.findall(r"^\|(.*)\|$", evidence_of_the_paper_page().split("\n### ")[0], re.MULTILINE):
         cells = [cell.strip() for cell in line.split("|")]
@@ -80,7 +80,7 @@ def stated_rows() -> tuple[Stated, ...]:
         leading = LEADING_SCALES.match(cells[1])
         scales = suffixes or tuple(leading[0].split(", ") if leading else ())
         rows.append(Stated(tuple(name for name, _, _ in names), scales, names[0][1], *cells[1:]))
-    return tuple(rows)
+    return tuple(sorted(rows, key=lambda row: row.variant != ""))
 
 
 @cache
@@ -99,6 +99,12 @@ def rows_about(name: str) -> list[Stated]:
     return [row for row in stated_rows() if companions(name) & {*row.names}]
 
 
+def variant_in(archive: str) -> str:
+    """What the rows of an archive are a variant by; nothing where the settings are the experiment's own."""
+    named = NAME.match(archive.partition(".")[0])
+    return named[2] if named and named[2] else ""
+
+
 def counted(name: str, row: Stated) -> str:
     """Hold / fail / open; where other experiments judge the same runs, with their claims."""
     others = " and ".join(f"`{other}`" for other in sorted(companions(name) - {name}))
@@ -107,9 +113,10 @@ def counted(name: str, row: Stated) -> str:
 
 @cache
 def judged() -> tuple[tuple[str, Part], ...]:
-    """Every archive's name with each experiment that its rows speak of."""
+    """Every archive's name with each experiment that its rows speak of; variants come last."""
     found = []
-    for archive in sorted((ROOT / "evidence").glob("*.tar.xz")):
+    archives = (ROOT / "evidence").glob("*.tar.xz")
+    for archive in sorted(archives, key=lambda path: (variant_in(path.name) != "", path.name)):
         if ARCHIVE.search(archive.name):
             with tempfile.TemporaryDirectory() as folder:
                 with tarfile.open(archive) as packed:
@@ -170,8 +177,7 @@ def verdicts(name: str) -> str:
     for archive, part in parts:
         scale, packed = part.group.scale, archive.partition(".")[0]
         place = f"{name}-in-{packed}"
-        named = NAME.match(packed)
-        variant = f" ({named[2]})" if named and named[2] else ""
+        variant = f" ({found})" if (found := variant_in(archive)) else ""
         again = f"tar xf evidence/{archive} && nap claims {packed}"
         _html[place] = _drawn(part, place)
         missing = part.section.missing(part.group.rows)
