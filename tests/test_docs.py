@@ -111,6 +111,14 @@ class Site:
             found[name] += re.findall(r'<[a-z]+ class="mermaid"', (self.folder / name).read_text("utf-8"))
         return {name: urls for name, urls in found.items() if urls}
 
+    def lists_read_as_text(self) -> dict[str, list[str]]:
+        """Items that Markdown took for words of a paragraph, since no empty line is in front of them."""
+        found = {}
+        for name in self.pages:
+            paragraphs = re.findall(r"<p>(.*?)</p>", (self.folder / name).read_text("utf-8"), re.DOTALL)
+            found[name] = re.findall(r"^- .*", "\n".join(paragraphs), re.MULTILINE)
+        return {name: items for name, items in found.items() if items}
+
 
 def public_names() -> list[str]:
     """Every name that the API pages must have, as their anchors spell it."""
@@ -145,6 +153,7 @@ def test_the_site(tmp_path: Path) -> None:
 
     shown = {name: (tmp_path / "reproduce" / f"{name}.html").read_text("utf-8") for name in MODULES}
     assert [name for name, html in shown.items() if "<!-- lab:" in html] == []
+    assert site.lists_read_as_text() == {}
     for heading in re.findall(r"^### (.*)$", hook("reproduction").evidence_of_the_paper_page(), re.MULTILINE):
         assert any(f">{heading}<" in html for html in shown.values()), f"no reproduction page has “{heading}”"
 
@@ -152,12 +161,13 @@ def test_the_site(tmp_path: Path) -> None:
 def test_faults_of_a_site_are_seen(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text('<a href="a.html#there">a</a><a href="gone.html">b</a>', "utf-8")
     (tmp_path / "a.html").write_text('<h1 id="here"></h1><img src="//host/x.png">', "utf-8")
-    (tmp_path / "lost.html").write_text("<p>no one links here</p>", "utf-8")
+    (tmp_path / "lost.html").write_text("<p>no one links here:\n- item</p><pre>- no item</pre>", "utf-8")
     (tmp_path / "x.css").write_text("a { background: url('https://host/y.png') }", "utf-8")
     site = Site(tmp_path)
     assert site.dead_links() == {"index.html": [("a.html", "there"), ("gone.html", "")]}
     assert site.reachable() == {"index.html", "a.html"}
     assert site.outside_requests().keys() == {"a.html", "x.css"}
+    assert site.lists_read_as_text() == {"lost.html": ["- item"]}
 
 
 def test_every_experiment_has_its_page() -> None:
@@ -181,6 +191,8 @@ def test_rows_of_the_paper_page_are_read() -> None:
 def test_verdicts_on_different_rows_have_different_headings(name: str) -> None:
     headings = re.findall("^### (.*)$", hook("reproduction").verdicts(name), re.MULTILINE)
     assert len({*headings}) == len(headings)
+    variants = [heading.endswith(")") for heading in headings]
+    assert variants == sorted(variants)  # the experiment's own settings come first
 
 
 def test_verdicts_come_from_the_rows() -> None:
