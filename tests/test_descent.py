@@ -33,7 +33,7 @@ def parameters() -> list[Tensor]:
 def sgd(these: list[Tensor]) -> torch.optim.SGD:
     groups = [
         {"params": [p for p in these if p.ndim >= 2], "weight_decay": DECAY},
-        {"params": [p for p in these if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in these if p.ndim < 2], "weight_decay": DECAY / 2},
     ]
     rate = torch.tensor(RATE, device=DEVICE)
     optimizer = torch.optim.SGD(groups, lr=rate, momentum=MOMENTUM, nesterov=True)

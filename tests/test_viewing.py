@@ -161,17 +161,18 @@ def test_a_run_has_its_rows_and_learns(images: str, arm: VisionArm) -> None:
     assert 0.5 < rows[-1]["accuracy"] <= 1
 
 
-def test_an_update_is_what_one_does_by_hand(images: str) -> None:
+@pytest.mark.parametrize("decay_scales", [False, True], ids=["matrices", "all"])
+def test_an_update_is_what_one_does_by_hand(images: str, decay_scales: bool) -> None:
     """PyTorch's plain SGD on the batches of the files, and a projection after each step."""
     import nap
 
     config = replace(TINY, images=images, epochs=1, every=1, warm_up=0.0, weight_decay=0.5)
-    run = work(config)
+    run = work(replace(config, decay_scales=decay_scales))
     model = copy.deepcopy(run.trainer.model).train()
     projector = nap.Projector(model)
     groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": 0.5},
-        {"params": [p for p in model.parameters() if p.ndim < 2]},
+        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.5 * decay_scales},
     ]
     optimizer = torch.optim.SGD(groups, lr=1.0, momentum=0.9, nesterov=True)
     for step in range(A_PASS):

@@ -113,16 +113,18 @@ def test_norms_take_together_what_the_settings_say(over: Any, layout: str) -> No
     assert len(norms) == 2
 
 
+@pytest.mark.parametrize("decay_scales", [False, True], ids=["matrices", "all"])
 @pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda arm: arm.name)
-def test_a_run_is_what_one_does_by_hand(arm: VisionArm) -> None:
+def test_a_run_is_what_one_does_by_hand(arm: VisionArm, decay_scales: bool) -> None:
     """PyTorch's plain SGD with Nesterov's momentum, and a projection after each step."""
-    config = replace(TINY, weight_decay=0.5, smoothing=0.1)  # so large that one sees what they act on
+    # so large that one sees what they act on
+    config = replace(TINY, weight_decay=0.5, decay_scales=decay_scales, smoothing=0.1)
     run = work(arm, config, seed=1)
     model = copy.deepcopy(run.trainer.model)
     projector = nap.Projector(model) if arm.project else None
     groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": 0.5},
-        {"params": [p for p in model.parameters() if p.ndim < 2]},
+        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.5 * decay_scales},
     ]
     optimizer = torch.optim.SGD(groups, lr=0.025, momentum=0.9, nesterov=True)
     rates, right = iter([0.025] * 4 + [0.0025] * 2 + [0.00025] * 2), []

@@ -28,6 +28,8 @@ class Recipe(Protocol):
     @property
     def weight_decay(self) -> float: ...
     @property
+    def decay_scales(self) -> bool: ...
+    @property
     def smoothing(self) -> float: ...
 
 
@@ -60,7 +62,10 @@ class Classifier:
         self.rate = torch.zeros((), device=device)
         groups = [
             {"params": [p for p in self.parameters if p.ndim >= 2], "weight_decay": recipe.weight_decay},
-            {"params": [p for p in self.parameters if p.ndim < 2], "weight_decay": 0.0},
+            {
+                "params": [p for p in self.parameters if p.ndim < 2],
+                "weight_decay": recipe.weight_decay * recipe.decay_scales,
+            },
         ]
         self.optimizer = torch.optim.SGD(
             groups, lr=self.rate, momentum=recipe.momentum, nesterov=recipe.momentum > 0, fused=True

@@ -49,6 +49,8 @@ class Seeing:
     """Nesterov's momentum"""
     weight_decay: float = 5e-4
     """L2 penalty on matrices and kernels"""
+    decay_scales: bool = False
+    """it is on scales and offsets, too"""
     smoothing: float = 0.0
     """label smoothing"""
     crop: int = 4

@@ -49,6 +49,8 @@ class Viewing:
     """Nesterov's momentum"""
     weight_decay: float = 1e-4
     """L2 penalty on matrices and kernels"""
+    decay_scales: bool = False
+    """it is on scales and offsets, too"""
     smoothing: float = 0.1
     """label smoothing"""
     seeds: int = 3
