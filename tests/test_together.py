@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
 from torch.testing import assert_close
 
 from nap.lab.cli import main
 from nap.lab.experiments.table1_cifar import DEMO, runs
+from nap.lab.models.vgg import vgg
 from nap.lab.runs.work import NotFinite
 from nap.lab.training import convolution
 from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.vision.run import VisionWork
 from nap.lab.vision.settings import Seeing
+from nap.lab.vision.stackable import stackable
 from nap.lab.vision.together import Together
 from nap.lab.vision.trainer import Trainer
 
@@ -143,6 +150,37 @@ def test_in_bfloat16_with_quick_updates(arm: VisionArm) -> None:
     for k, half in enumerate(one._leaves):
         if half.dtype == torch.bfloat16:
             assert_close(half.float(), one._weights[k], rtol=2**-7, atol=0)
+
+
+@pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY], ids=lambda arm: arm.name)
+def test_gradients_in_bfloat16_are_as_near_to_the_true_ones_as_pytorch_s(arm: VisionArm) -> None:
+    torch.manual_seed(0)
+    images, labels = torch.randn(32, 3, 16, 16, device=DEVICE), torch.arange(32, device=DEVICE) % 10
+    images = images.bfloat16().float()
+    model, _ = arm.build(
+        lambda: vgg((3, 16, 16), 10, channels=(64, 64, 0, 128), mean=True, hidden=(), batch_norm=True),
+        images[:2].cpu(),
+    )
+    model = model.to(DEVICE).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    with torch.no_grad():
+        for weight in (p for p in model.parameters() if p.ndim > 1):
+            weight.copy_(weight.bfloat16())
+    names, exact, skeleton = dict(model.named_parameters()), copy.deepcopy(model).double(), stackable(model)
+
+    def gradient(net: Callable[[Tensor], Tensor], leaves: Iterable[Tensor], seen: Tensor) -> Tensor:
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=seen.dtype == torch.float32):
+            logits = net(seen)
+        loss = F.cross_entropy(logits.to(seen.dtype), labels)
+        return torch.cat([g.double().flatten() for g in torch.autograd.grad(loss, list(leaves))])
+
+    halves = {name: p.detach().bfloat16() if p.ndim > 1 else p.detach() for name, p in names.items()}
+    halves = {name: half.requires_grad_() for name, half in halves.items()}
+    ours = partial(functional_call, skeleton, halves | dict(skeleton.named_buffers()))
+    gradient(ours, halves.values(), images)  # where kernels are judged: the next is by them
+    true = gradient(exact, exact.parameters(), images.double())
+    theirs = (gradient(model, names.values(), images) - true).norm()
+    assert 0.001 * true.norm() < theirs < 0.1 * true.norm()
+    assert (gradient(ours, halves.values(), images) - true).norm() < 1.2 * theirs
 
 
 def test_in_bfloat16_without_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
