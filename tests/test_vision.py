@@ -208,6 +208,10 @@ def test_convolutions_start_as_large_as_asked_and_nap_keeps_them_so() -> None:
     shares = {name: small_norms[name] / norms[name] for name in norms}
     expected = {"body.0.weight": 0.5, "body.4.weight": 0.5, "body.9.weight": 1.0, "head.weight": 1.0}
     assert shares == pytest.approx(expected, rel=1e-5)
+    even = work(config=replace(TINY, weight_norm=3.0))
+    finished(even)
+    weights = {name: p.norm().item() for name, p in even.trainer.model.named_parameters() if p.ndim > 1}
+    assert weights == pytest.approx(norms | {"body.0.weight": 3.0, "body.4.weight": 3.0}, rel=1e-5)
 
 
 def test_to_record_an_update_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,6 +314,7 @@ def test_an_update_that_is_not_finite_is_not_made_and_ends_its_pass() -> None:
         ({"dropout": 1.0}, "dropout must be between 0 and 0.99"),
         ({"dropout": 0.5, "hidden": ()}, "no hidden layer; leave --dropout out"),
         ({"weight_size": 0.0}, "weight_size must be"),
+        ({"weight_norm": -1.0}, "weight_norm must be"),
         ({"held_out": -1}, "held_out must be"),
         ({"decays": (0.7, 0.5)}, "rising shares"),
         ({"decays": (0.5, 1.5)}, "rising shares"),

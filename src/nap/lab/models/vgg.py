@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 
+import torch
 from torch import nn
 
 POOL = 0  # in a list of channels: a 2×2 max-pool
@@ -24,6 +25,7 @@ def vgg(
     batch_norm: bool = False,
     dropout: float = 0.0,
     size: float = HE,
+    weight_norm: float = 0.0,
 ) -> nn.Sequential:
     """Convolutions of so many channels each, 0 for a pooling, then hidden layers; ReLU everywhere.
 
@@ -32,6 +34,8 @@ def vgg(
         dropout: share of a hidden layer's units that are left out of each update.
         size: deviation of the convolutions' weights at the start, times √inputs. The norms after them make
             up for it, but projected weights keep it: half of it is four times the effective rate.
+        weight_norm: of each convolution at the start; 0 leaves it to `size`, by which it grows with √outputs,
+            and projected layers with few outputs learn at a larger rate than those with many.
 
     >>> net = vgg((3, 32, 32), 10)
     >>> sum(isinstance(m, (nn.Conv2d, nn.Linear)) for m in net.modules())
@@ -70,6 +74,9 @@ def vgg(
             nn.init.normal_(module.weight, std=times * module.weight[0].numel() ** -0.5)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+            if weight_norm and isinstance(module, nn.Conv2d):
+                with torch.no_grad():
+                    module.weight.mul_(weight_norm / module.weight.norm())
     return net
 
 

@@ -35,6 +35,8 @@ class Seeing:
     """share of a hidden layer's units that are left out of each update"""
     weight_size: float = HE
     """deviation of the convolutions' weights at the start, times √inputs; NaP keeps it"""
+    weight_norm: float = 0.0
+    """norm of each convolution's weights at the start, whatever their deviation; 0: as weight_size has it"""
     batch_size: int = 32
     """images in an update"""
     steps: int = 400_000
@@ -79,7 +81,8 @@ class Seeing:
         if self.dropout and not self.hidden:
             raise ValueError(f"dropout is {self.dropout}, but there is no hidden layer; leave --dropout out")
         check(self, "weight_size", self.weight_size, 0.05, 20)  # beyond, eps counts
-        check(self, "weight_decay", self.weight_decay, 0)
+        for name in ("weight_decay", "weight_norm"):
+            check(self, name, getattr(self, name), 0)
         for name in ("crop", "held_out"):
             check(self, name, getattr(self, name), 0)
         if list(self.decays) != sorted(self.decays) or not all(0 < share < 1 for share in self.decays):
@@ -96,6 +99,7 @@ class Seeing:
             batch_norm=self.batch_norm,
             dropout=self.dropout,
             size=self.weight_size,
+            weight_norm=self.weight_norm,
         )
 
     def rate(self, step: int) -> float:
