@@ -314,7 +314,7 @@ def test_an_update_that_is_not_finite_is_not_made_and_ends_its_pass() -> None:
         ({"dropout": 1.0}, "dropout must be between 0 and 0.99"),
         ({"dropout": 0.5, "hidden": ()}, "no hidden layer; leave --dropout out"),
         ({"weight_size": 0.0}, "weight_size must be"),
-        ({"weight_norm": -1.0}, "weight_norm must be"),
+        ({"weight_norm": 0.01}, "weight_norm must be between 1 and 1000"),
         ({"held_out": -1}, "held_out must be"),
         ({"decays": (0.7, 0.5)}, "rising shares"),
         ({"decays": (0.5, 1.5)}, "rising shares"),

@@ -52,7 +52,7 @@ class Seeing:
     weight_decay: float = 5e-4
     """L2 penalty on matrices and kernels"""
     decay_scales: bool = False
-    """it is on scales and offsets, too"""
+    """the penalty is on scales and offsets, too"""
     smoothing: float = 0.0
     """label smoothing"""
     crop: int = 4
@@ -81,9 +81,9 @@ class Seeing:
         if self.dropout and not self.hidden:
             raise ValueError(f"dropout is {self.dropout}, but there is no hidden layer; leave --dropout out")
         check(self, "weight_size", self.weight_size, 0.05, 20)  # beyond, eps counts
-        for name in ("weight_decay", "weight_norm"):
-            check(self, name, getattr(self, name), 0)
-        for name in ("crop", "held_out"):
+        if self.weight_norm:
+            check(self, "weight_norm", self.weight_norm, 1, 1000)  # below, eps counts
+        for name in ("weight_decay", "crop", "held_out"):
             check(self, name, getattr(self, name), 0)
         if list(self.decays) != sorted(self.decays) or not all(0 < share < 1 for share in self.decays):
             raise ValueError(f"decays are {self.decays}; write rising shares between 0 and 1, as in 0.5 0.75")

@@ -50,7 +50,7 @@ class Viewing:
     weight_decay: float = 1e-4
     """L2 penalty on matrices and kernels"""
     decay_scales: bool = False
-    """it is on scales and offsets, too"""
+    """the penalty is on scales and offsets, too"""
     smoothing: float = 0.1
     """label smoothing"""
     seeds: int = 3
