@@ -214,6 +214,12 @@ def test_convolutions_start_as_large_as_asked_and_nap_keeps_them_so() -> None:
     assert weights == pytest.approx(norms | {"body.0.weight": 3.0, "body.4.weight": 3.0}, rel=1e-5)
 
 
+def test_weights_of_one_norm_are_for_nap_alone() -> None:
+    whats = [run.config for run in runs(replace(DEMO, weight_norm=3.0, seeds=1))]
+    found = {what.arm.name: what.settings.weight_norm for what in whats}
+    assert found == {"baseline": 0, "norm only": 0, "NaP": 3}
+
+
 def test_to_record_an_update_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classifier, "captured", run_and_put_back)
     config = replace(TINY, batch_size=300)  # four updates a pass; the recording makes three
@@ -314,7 +320,7 @@ def test_an_update_that_is_not_finite_is_not_made_and_ends_its_pass() -> None:
         ({"dropout": 1.0}, "dropout must be between 0 and 0.99"),
         ({"dropout": 0.5, "hidden": ()}, "no hidden layer; leave --dropout out"),
         ({"weight_size": 0.0}, "weight_size must be"),
-        ({"weight_norm": 0.01}, "weight_norm must be between 1 and 1000"),
+        ({"weight_norm": 0.01}, "weight_norm is 0.01; write a norm between 1 and 1000, or 0"),
         ({"held_out": -1}, "held_out must be"),
         ({"decays": (0.7, 0.5)}, "rising shares"),
         ({"decays": (0.5, 1.5)}, "rising shares"),

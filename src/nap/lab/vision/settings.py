@@ -36,7 +36,7 @@ class Seeing:
     weight_size: float = HE
     """deviation of the convolutions' weights at the start, times √inputs; NaP keeps it"""
     weight_norm: float = 0.0
-    """norm of each convolution's weights at the start, whatever their deviation; 0: as weight_size has it"""
+    """norm that NaP keeps each convolution's weights at; 0: that which they start with, by weight_size"""
     batch_size: int = 32
     """images in an update"""
     steps: int = 400_000
@@ -81,8 +81,11 @@ class Seeing:
         if self.dropout and not self.hidden:
             raise ValueError(f"dropout is {self.dropout}, but there is no hidden layer; leave --dropout out")
         check(self, "weight_size", self.weight_size, 0.05, 20)  # beyond, eps counts
-        if self.weight_norm:
-            check(self, "weight_norm", self.weight_norm, 1, 1000)  # below, eps counts
+        if self.weight_norm and not 1 <= self.weight_norm <= 1000:  # below, eps counts
+            raise ValueError(
+                f"weight_norm is {self.weight_norm}; write a norm between 1 and 1000, or 0 for those that "
+                "weights start with"
+            )
         for name in ("weight_decay", "crop", "held_out"):
             check(self, name, getattr(self, name), 0)
         if list(self.decays) != sorted(self.decays) or not all(0 < share < 1 for share in self.decays):
