@@ -34,7 +34,7 @@ class Seeing:
     dropout: float = 0.0
     """share of a hidden layer's units that are left out of each update"""
     weight_size: float = HE
-    """deviation of the convolutions' weights at the start, times √inputs; NaP keeps it"""
+    """deviation of convolutions' weights at the start, times √inputs; NaP keeps it, if weight_norm is 0"""
     weight_norm: float = 0.0
     """norm that NaP keeps each convolution's weights at; 0: that which they start with, by weight_size"""
     batch_size: int = 32
