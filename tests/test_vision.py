@@ -28,7 +28,7 @@ from nap.lab.runs import checkpoint
 from nap.lab.runs.work import NotFinite
 from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision import classifier, trainer
-from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
 from nap.lab.vision.augment import Crops, Edges, with_edge
 from nap.lab.vision.run import VisionWork
 from nap.lab.vision.settings import Seeing
@@ -218,6 +218,22 @@ def test_weights_of_one_norm_are_for_nap_alone() -> None:
     whats = [run.config for run in runs(replace(DEMO, weight_norm=3.0, seeds=1))]
     found = {what.arm.name: what.settings.weight_norm for what in whats}
     assert found == {"baseline": 0, "norm only": 0, "NaP": 3}
+
+
+def test_translated_nap_learns_at_the_rates_that_weight_decay_leaves() -> None:
+    config = replace(TINY, weight_decay=20.0, momentum=0.5, every=1)
+    planned = [config.rate(step) for step in range(config.steps)]
+    rates = nap.weight_decay_rates(planned, 20.0, momentum=0.5)
+    assert rates[-1] > 1.3 * planned[-1]
+    own, translated = (finished(work(arm, config)) for arm in (NAP, TRANSLATED))
+    assert [row["learning_rate"] for row in translated] == [rates[row["step"] - 1] for row in translated]
+    for one, other in zip(own, translated, strict=True):
+        shares = {other[key] / one[key] for key in ("learning_rate", "effective_rate")}
+        assert max(shares) == pytest.approx(min(shares), rel=1e-5)
+    assert own[0]["loss"] == translated[0]["loss"]  # the largest rate is the same
+    assert own[-1]["loss"] != translated[-1]["loss"]
+    learnt = VisionWork(NetworkRun(replace(TRANSLATED, translated=False), config, 0), CPU)
+    assert [row["loss"] for row in finished(learnt)] == [row["loss"] for row in own]
 
 
 def test_to_record_an_update_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nap.rates.implicit import ImplicitSchedule
     from nap.rates.learning_rate import effective_learning_rates, global_effective_learning_rate
     from nap.rates.twins import TwinPair
+    from nap.rates.weight_decay import weight_decay_rates
     from nap.weights import Role, weight_groups
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "plan",
     "schedules",
     "verify",
+    "weight_decay_rates",
     "weight_groups",
 ]
 
@@ -54,6 +56,7 @@ _MODULE = {
     "normalize_": "conversion.normalize",
     "plan": "conversion.normalize",
     "verify": "conversion.verification",
+    "weight_decay_rates": "rates.weight_decay",
     "weight_groups": "weights",
 }
 

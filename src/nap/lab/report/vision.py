@@ -12,7 +12,7 @@ from nap.lab.claims.table1_imagenet import IMAGENET
 from nap.lab.report.markup import Html, element, join, table
 from nap.lab.report.panels import Figure, Measure, panel
 from nap.lab.report.sequences import ARMS
-from nap.lab.report.style import looks
+from nap.lab.report.style import DASHED, GREEN, Look, looks
 from nap.lab.rows import Rows
 
 LEARNING = (
@@ -25,7 +25,8 @@ LEARNING = (
 
 def figures(rows: Rows) -> list[Figure]:
     """Accuracies, norms and rates over the updates."""
-    arms = {arm: (look, {"arm": arm}) for arm, look in looks(ARMS, rows.unique("arm")).items()}
+    known = ARMS | {"NaP translated": Look(GREEN, DASHED)}
+    arms = {arm: (look, {"arm": arm}) for arm, look in looks(known, rows.unique("arm")).items()}
     panels = [panel(rows, measure, arms, x="step") for measure in LEARNING]
     caption = (
         "Effective rate: geometric mean over the weights that a norm follows; it has the schedule in it."
@@ -37,9 +38,9 @@ def accuracies(stated: ImageTable, rows: Rows) -> Html | None:
     """Test accuracy after the last update, ours and the paper's."""
     last = max((row["step"] for row in rows), default=0)
     body = []
-    for arm in (arm for arm in stated.stated if arm in rows.unique("arm")):
+    for arm in dict.fromkeys([*stated.stated, *rows.unique("arm")]):
         if found := rows.where(arm=arm, step=last).values("test_accuracy"):
-            theirs = f"{stated.stated[arm]:.2f} ({stated.spread[arm]:.2f})"
+            theirs = f"{stated.stated[arm]:.2f} ({stated.spread[arm]:.2f})" if arm in stated.stated else "–"
             body.append([arm, _cell(100 * np.array(found, float)), theirs])
     if not body:
         return None

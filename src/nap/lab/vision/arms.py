@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 import nap
 
 EPS = 1e-5  # absolute: as fast as a norm written by hand, and weights on their sphere never come near it
+
+
+class Decayed(Protocol):
+    """What of the settings weight decay's own schedule depends on."""
+
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -20,6 +29,16 @@ class VisionArm:
     name: str
     norm: bool = False
     project: bool = False
+    translated: bool = False  # rates are what weight decay makes of those planned
+
+    def rates(self, planned: Callable[[int], float], steps: int, recipe: Decayed) -> Callable[[int], float]:
+        """The learning rate of each update, of which there are `steps`."""
+        if not self.translated:
+            return planned
+        found = nap.weight_decay_rates(
+            [planned(step) for step in range(steps)], recipe.weight_decay, momentum=recipe.momentum
+        ).tolist()
+        return found.__getitem__
 
     def build(
         self, make: Callable[[], nn.Module], images: Tensor, **options: Any
@@ -39,3 +58,4 @@ class VisionArm:
 BASELINE = VisionArm("baseline")
 NORM_ONLY = VisionArm("norm only", norm=True)
 NAP = VisionArm("NaP", norm=True, project=True)
+TRANSLATED = VisionArm("NaP translated", norm=True, project=True, translated=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -82,6 +82,7 @@ class ViewingWork:
         self._a_pass = self.needed.learnt.steps
         self._interval = s.every * self._a_pass  # updates between two rows
         self.total, self.done = s.epochs * self._a_pass, 0
+        self._rate = what.arm.rates(partial(s.rate, a_pass=self._a_pass), self.total, s)
         self._under_way: tuple[Learning, Iterator[Batch]] | None = None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(what.seed)
@@ -99,7 +100,6 @@ class ViewingWork:
 
     @in_plain_words()
     def advance(self) -> list[Row]:
-        s: Viewing = self.what.settings
         due = min(self.total, (self.done // self._interval + 1) * self._interval)
         last = min(due, self.done + STRETCH)
         self.trainer.model.train()
@@ -108,7 +108,7 @@ class ViewingWork:
         learn, stream = self._under_way
         for step in range(self.done, last):
             images, labels = next(stream)
-            self.trainer.rate.fill_(s.rate(step, self._a_pass))
+            self.trainer.rate.fill_(self._rate(step))
             learn(images, labels)
         self.trainer.watch.check()
         self.done = last
@@ -165,7 +165,7 @@ class ViewingWork:
         shown = islice(stream, len(self.needed.judged))
         test = ((prepared(images), labels) for images, labels in shown)
         row |= self.trainer.judged(test) | self.trainer.numbers()
-        return row | {"learning_rate": s.rate(self.done - 1, self._a_pass)}
+        return row | {"learning_rate": self._rate(self.done - 1)}
 
 
 def prepared(images: Tensor) -> Tensor:
