@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -24,6 +25,8 @@ from nap.lab.data.splits import split
 from nap.lab.data.streams import batches
 from nap.lab.experiments.table1_cifar import DEMO, runs
 from nap.lab.models.vgg import vgg
+from nap.lab.report.vision import cifar
+from nap.lab.rows import Rows
 from nap.lab.runs import checkpoint
 from nap.lab.runs.work import NotFinite
 from nap.lab.training.network_run import NetworkRun
@@ -175,7 +178,7 @@ def test_a_network_is_judged_on_plain_images_without_smoothing(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("config", [TINY, replace(TINY, dropout=0.5)], ids=["plain", "dropout"])
-@pytest.mark.parametrize("arm", [BASELINE, NAP], ids=lambda arm: arm.name)
+@pytest.mark.parametrize("arm", [BASELINE, NAP, TRANSLATED], ids=lambda arm: arm.name)
 def test_a_run_goes_on_after_any_pass_as_if_nothing_had_happened(
     arm: VisionArm, config: Seeing, tmp_path: Path
 ) -> None:
@@ -234,6 +237,14 @@ def test_translated_nap_learns_at_the_rates_that_weight_decay_leaves() -> None:
     assert own[-1]["loss"] != translated[-1]["loss"]
     learnt = VisionWork(NetworkRun(replace(TRANSLATED, translated=False), config, 0), CPU)
     assert [row["loss"] for row in finished(learnt)] == [row["loss"] for row in own]
+
+
+def test_it_is_trained_if_asked_for_and_stands_in_the_table_without_a_number_of_the_paper_s() -> None:
+    assert [run.config.arm.name for run in runs(replace(DEMO, seeds=1))] == ["baseline", "norm only", "NaP"]
+    assert [run.config.arm for run in runs(replace(DEMO, seeds=1, arms=("NaP translated",)))] == [TRANSLATED]
+    rows = [{"arm": arm, "data": "x", "step": 5, "test_accuracy": 0.9} for arm in ("NaP translated", "NaP")]
+    cells = re.findall(r"<t[dh] [^>]*>([^<]*)", str(cifar(Rows(rows))))
+    assert cells[3:] == ["NaP", "90.00", "94.64 (0.12)", "NaP translated", "90.00", "–"]
 
 
 def test_to_record_an_update_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,10 +55,11 @@ def test_sgd_s_weights_learn_at_these_rates(momentum: float, nesterov: bool) -> 
     assert 0.25 < free[4999] / free[0] < 0.1**0.5  # and not a tenth
 
 
-def test_adamw_s_weights_learn_at_these_rates() -> None:
+@pytest.mark.parametrize("betas", [(0.0, 0.99), (0.9, 0.99)], ids=str)
+def test_adamw_s_weights_learn_at_these_rates(betas: tuple[float, float]) -> None:
     torch.manual_seed(0)
     weight = torch.randn(SIZE, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.AdamW([weight], weight_decay=DECAY, betas=(0.0, 0.99), eps=0)
+    optimizer = torch.optim.AdamW([weight], weight_decay=DECAY, betas=betas, eps=0)
     for _ in range(2000):  # until the norm is in balance
         optimizer.param_groups[0]["lr"] = 0.1
         weight.grad = raw_gradient(weight.detach())
@@ -66,18 +67,19 @@ def test_adamw_s_weights_learn_at_these_rates() -> None:
     balanced = weight.norm().item()
     rates = nap.weight_decay_rates(RATES, DECAY, update="normalised")
     free = free_rates(optimizer, weight, Update.NORMALISED)
-    assert free * balanced == pytest.approx(rates, rel=0.05)
+    assert free * balanced == pytest.approx(rates, rel=0.03)
 
 
 @given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=20), st.floats(0, 10), st.floats(0, 0.99))
-def test_they_are_between_the_given_and_those_in_balance(
+def test_decay_takes_no_more_of_a_rate_than_the_schedule(
     rates: list[float], decay: float, momentum: float
 ) -> None:
     found = nap.weight_decay_rates(rates, decay, momentum=momentum)
-    given_, largest = np.array(rates), max(rates)
-    assert found[0] == pytest.approx(rates[0])
+    given_ = np.array(rates)
     assert (found >= given_ * (1 - 1e-12)).all()
-    assert (found <= given_ * math.sqrt(largest / min(rates)) * (1 + 1e-12)).all()
+    assert (found <= given_ * math.sqrt(max(rates) / min(rates)) * (1 + 1e-12)).all()
+    peak = rates.index(max(rates)) + 1
+    assert found[:peak].tolist() == rates[:peak]  # a warm-up stays as it is
 
 
 @given(st.lists(st.floats(0, 1), min_size=1).filter(any))
@@ -85,31 +87,37 @@ def test_without_decay_they_are_those_given(rates: list[float]) -> None:
     assert nap.weight_decay_rates(rates, 0.0).tolist() == rates
 
 
-def test_they_are_what_norms_without_projection_had_at_paper_scale(tmp_path: Path) -> None:
-    archive = Path(__file__).parents[1] / "evidence" / "table1-cifar-paper.tar.xz"
+@pytest.mark.parametrize(("table", "most"), [("", 1.15), ("-four", 1.21)], ids=["ours", "four"])
+def test_they_are_what_norms_without_projection_had_at_paper_scale(
+    table: str, most: float, tmp_path: Path
+) -> None:
+    archive = Path(__file__).parents[1] / "evidence" / f"table1-cifar{table}-paper.tar.xz"
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
     [path] = tmp_path.rglob("norm-only-seeds-0-2/rows.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     found = nap.weight_decay_rates(
-        [PAPER.rate(step) for step in range(PAPER.steps)], PAPER.weight_decay, momentum=PAPER.momentum
+        (PAPER.rate(step) for step in range(PAPER.steps)), PAPER.weight_decay, momentum=PAPER.momentum
     )
-    settled = {row["seed"]: row["effective_rate"] for row in rows if row["step"] == 187_440}
-    shares = [
-        row["effective_rate"] / settled[row["seed"]] / (found[row["step"] - 1] / found[0])
-        for row in rows
-        if row["step"] >= 93_720
-    ]
-    assert min(shares) > 0.95
-    assert max(shares) < 1.25  # of rates that fall by a factor of 25
+    settled, last = 187_440, max(row["step"] for row in rows)
+    assert last == PAPER.steps
+    measured = {
+        step: np.mean([row["effective_rate"] for row in rows if row["step"] == step])
+        for step in {row["step"] for row in rows if row["step"] >= settled}
+    }
+    assert measured[last] < 0.05 * measured[settled]
+    shares = [measured[step] / measured[settled] / (found[step - 1] / found[0]) for step in sorted(measured)]
+    assert min(shares) > 0.99
+    assert max(shares) < most
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: nap.weight_decay_rates([], 0.1), "the learning rate of each update"),
+        (lambda: nap.weight_decay_rates([], 0.1), "those of each update"),
         (lambda: nap.weight_decay_rates([0.1, -0.1], 0.1), "none below 0"),
         (lambda: nap.weight_decay_rates([0.1, math.nan], 0.1), "finite"),
+        (lambda: nap.weight_decay_rates([0.0], 0.1), "not all of them 0"),
         (lambda: nap.weight_decay_rates([0.1], -1.0), "weight_decay is -1.0"),
         (lambda: nap.weight_decay_rates([0.1], 0.1, momentum=1.0), "momentum is 1.0.*0 ≤ momentum < 1"),
         (lambda: nap.weight_decay_rates([0.1], 0.1, update="other"), "other"),
