@@ -79,9 +79,9 @@ def seconds(one: Trainer | Together, options: argparse.Namespace) -> float:
     wait()
     began = time.perf_counter()
     if isinstance(one, Together):
-        one.learn([order] * options.together, range(options.together), lambda step: 1e-3, 0)
+        one.learn([order] * options.together, range(options.together), lambda step: (1e-3, 1e-3), 0)
     else:
-        one.learn(order, 0, lambda step: 1e-3, 0)
+        one.learn(order, 0, lambda step: (1e-3, 1e-3), 0)
     wait()
     return (time.perf_counter() - began) / options.steps
 

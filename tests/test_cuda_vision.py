@@ -108,7 +108,7 @@ def test_dropout_in_a_graph_is_drawn_for_each_update_from_the_seed_of_the_pass(c
         """Losses of updates that change nothing but BatchNorm's averages, on the same images each."""
         found = []
         for count in (1, 2, 3):
-            run.trainer.learn(run.trainer.draws[:1, 0].repeat(count, 1), seed, lambda step: 0.0, 0)
+            run.trainer.learn(run.trainer.draws[:1, 0].repeat(count, 1), seed, lambda step: (0.0, 0.0), 0)
             found.append(count * run.trainer.read(1)["loss"])
         return [found[0], found[1] - found[0], found[2] - found[1]]
 
@@ -139,7 +139,7 @@ def test_a_pass_never_waits_for_the_device() -> None:
     torch.cuda.synchronize()
     try:
         torch.cuda.set_sync_debug_mode("error")
-        run.trainer.learn(order, 1, lambda step: 1e-3, 0)
+        run.trainer.learn(order, 1, lambda step: (1e-3, 1e-3), 0)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -164,7 +164,7 @@ def test_files_are_learnt_by_a_graph_as_by_plain_updates(images: str, arm: Visio
 
 def test_a_recording_of_files_leaves_no_trace(images: str) -> None:
     graph, plain = viewing(images, NAP), viewing(images, NAP, graph=False)
-    graph.trainer.rate.fill_(0.1)
+    graph.trainer.set_rates_(0.1, 0.1)
     graph.trainer.model.train()
     graph._learning()
     found, expected = graph.trainer.state_dict(), plain.trainer.state_dict()

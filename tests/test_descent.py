@@ -35,8 +35,9 @@ def sgd(these: list[Tensor]) -> torch.optim.SGD:
         {"params": [p for p in these if p.ndim >= 2], "weight_decay": DECAY},
         {"params": [p for p in these if p.ndim < 2], "weight_decay": DECAY / 2},
     ]
-    rate = torch.tensor(RATE, device=DEVICE)
-    optimizer = torch.optim.SGD(groups, lr=rate, momentum=MOMENTUM, nesterov=True)
+    for group, rate in zip(groups, (RATE, RATE / 3), strict=True):
+        group["lr"] = torch.tensor(rate, device=DEVICE)
+    optimizer = torch.optim.SGD(groups, momentum=MOMENTUM, nesterov=True)
     for p in these:
         optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
     return optimizer
@@ -108,7 +109,7 @@ def test_a_network_learns_what_it_learns_by_the_slow_way(arm: VisionArm) -> None
     quick, slow = (network(arm, quick) for quick in (True, False))
     order = torch.arange(12, device=DEVICE).view(3, 4)
     for one in (quick, slow):  # one update: after it, rounding sets them apart
-        one.learn(order[:1], 0, lambda step: 0.05, 0)
+        one.learn(order[:1], 0, lambda step: (0.05, 0.03), 0)
     for (name, found), expected in zip(
         quick.model.state_dict().items(), slow.model.state_dict().values(), strict=True
     ):
@@ -119,7 +120,7 @@ def test_a_network_learns_what_it_learns_by_the_slow_way(arm: VisionArm) -> None
     assert quick._descent is not None
     quick._descent.refresh_(quick.radii())  # the interpreter had rounded its copies down
     for one in (quick, again):
-        one.learn(order, 1, lambda step: 0.05, 3)
+        one.learn(order, 1, lambda step: (0.05, 0.03), 3)
     for found, expected in zip(again.parameters, quick.parameters, strict=True):
         assert_close(found, expected, rtol=1e-2 if CUDA else 0, atol=1e-3 if CUDA else 0)
 

@@ -140,9 +140,9 @@ def test_in_bfloat16_with_quick_updates(arm: VisionArm) -> None:
     orders = [order.to(DEVICE) for order in orders]
     one, others = Together(trainers(False), graph=False), trainers(True)
     before = [p.detach().clone() for p in others[0].parameters]
-    one.learn(orders, range(SEEDS), lambda step: 0.02, 0)
+    one.learn(orders, range(SEEDS), lambda step: (0.02, 0.01), 0)
     for k, alone in enumerate(others):
-        alone.learn(orders[k], k, lambda step: 0.02, 0)
+        alone.learn(orders[k], k, lambda step: (0.02, 0.01), 0)
         for p, q in zip(one.trainers[k].parameters, alone.parameters, strict=True):
             assert_close(p, q, rtol=0.02, atol=0.02)
     moved = [(p - q).norm() for p, q in zip(one.trainers[0].parameters, before, strict=True)]
@@ -197,7 +197,7 @@ def test_in_bfloat16_without_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(TINY, momentum=0.0)
     own = Trainer(t.model, None, t.images, t.labels, settings, half=True, graph=False)
     one = Together([own], graph=False)
-    one.learn([torch.arange(800, device=DEVICE).view(2, 400)], [0], lambda step: 0.02, 0)
+    one.learn([torch.arange(800, device=DEVICE).view(2, 400)], [0], lambda step: (0.02, 0.01), 0)
     assert kinds == {torch.bfloat16}
 
 

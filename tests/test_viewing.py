@@ -166,11 +166,11 @@ def test_translated_nap_learns_at_the_rates_that_weight_decay_leaves(images: str
     config = replace(TINY, images=images, weight_decay=2.0)
     planned = [config.rate(step, A_PASS) for step in range(4 * A_PASS)]
     rates = nap.weight_decay_rates(planned, 2.0, momentum=config.momentum)
-    rows = finished(work(config, TRANSLATED))
-    assert [row["learning_rate"] for row in rows] == [rates[5], rates[11]]
+    rows, own = finished(work(config, TRANSLATED)), finished(work(config))
     assert rates[11] > 1.5 * planned[11]
-    own = finished(work(config))
-    assert own[1]["learning_rate"] == planned[11]
+    for row, other, step in zip(rows, own, (5, 11), strict=True):
+        assert row["learning_rate"] == other["learning_rate"] == planned[step]
+        assert row["effective_rate"] / other["effective_rate"] == pytest.approx(rates[step] / planned[step])
     assert own[1]["loss"] != rows[1]["loss"]
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import nap
 
+Rates = Callable[[int], tuple[float, float]]  # of weights that a norm follows, and of what nothing normalises
 EPS = 1e-5  # absolute: as fast as a norm written by hand, and weights on their sphere never come near it
 
 
@@ -29,16 +30,16 @@ class VisionArm:
     name: str
     norm: bool = False
     project: bool = False
-    translated: bool = False  # rates are what weight decay makes of those planned
+    translated: bool = False  # weights that a norm follows get the rates that weight decay makes of the plan
 
-    def rates(self, planned: Callable[[int], float], steps: int, recipe: Decayed) -> Callable[[int], float]:
-        """The learning rate of each update, of which there are `steps`."""
+    def rates(self, planned: Callable[[int], float], steps: int, recipe: Decayed) -> Rates:
+        """The learning rates of each update, of which there are `steps`."""
         if not self.translated:
-            return planned
+            return lambda step: (planned(step), planned(step))
         found = nap.weight_decay_rates(
-            [planned(step) for step in range(steps)], recipe.weight_decay, momentum=recipe.momentum
+            map(planned, range(steps)), recipe.weight_decay, momentum=recipe.momentum
         ).tolist()
-        return found.__getitem__
+        return lambda step: (found[step], planned(step))
 
     def build(
         self, make: Callable[[], nn.Module], images: Tensor, **options: Any

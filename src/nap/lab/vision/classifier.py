@@ -59,16 +59,24 @@ class Classifier:
         named = dict(model.named_parameters())
         self.parameters = list(named.values())
         device = self.parameters[0].device
-        self.rate = torch.zeros((), device=device)
-        groups = [
-            {"params": [p for p in self.parameters if p.ndim >= 2], "weight_decay": recipe.weight_decay},
+        self.followed = [weight.name for weight in nap.weight_groups(model).of(*FOLLOWED)]
+        self.rates = torch.zeros((), device=device), torch.zeros((), device=device)
+        rest = [p for name, p in named.items() if name not in self.followed]
+        (fast, slow), decay = self.rates, recipe.weight_decay
+        groups: list[dict[str, Any]] = [
+            {"params": [named[name] for name in self.followed], "lr": fast, "weight_decay": decay},
+            {"params": [p for p in rest if p.ndim >= 2], "lr": slow, "weight_decay": decay},
             {
-                "params": [p for p in self.parameters if p.ndim < 2],
-                "weight_decay": recipe.weight_decay * recipe.decay_scales,
+                "params": [p for p in rest if p.ndim < 2],
+                "lr": slow,
+                "weight_decay": decay * recipe.decay_scales,
             },
         ]
         self.optimizer = torch.optim.SGD(
-            groups, lr=self.rate, momentum=recipe.momentum, nesterov=recipe.momentum > 0, fused=True
+            [group for group in groups if group["params"]],
+            momentum=recipe.momentum,
+            nesterov=recipe.momentum > 0,
+            fused=True,
         )
         if recipe.momentum > 0:
             for parameter in self.parameters:  # they must be there before a graph is recorded
@@ -78,8 +86,13 @@ class Classifier:
         self._loss = self.spread.compiled(self._learnt_loss) if compile_ else self._learnt_loss
         self.right = torch.zeros((), dtype=torch.int64, device=device)
 
+    def set_rates_(self, followed: float, others: float) -> None:
+        """The learning rates of the updates to come: of weights that a norm follows, and of all others."""
+        for held, rate in zip(self.rates, (followed, others), strict=True):
+            held.fill_(rate)
+
     def update(self, *batch: Tensor) -> None:
-        """Learn from this process's share of a batch, at the rate that `rate` holds."""
+        """Learn from this process's share of a batch, at the rates that were set."""
         loss, right = self._loss(*batch)
         norms = self._gradient_norms(loss)
         with torch.no_grad():
@@ -137,7 +150,7 @@ class Classifier:
         """
         self.model.eval()
         self.spread.alike_(self.model)
-        sums = torch.zeros(3, dtype=torch.float64, device=self.rate.device)  # of loss, right, images
+        sums = torch.zeros(3, dtype=torch.float64, device=self.right.device)  # of loss, right, images
         for images, labels in batches:
             loss, right = self._loss_of(self.model, images, labels, 0.0)
             sums[0] += loss * len(labels)
@@ -156,8 +169,8 @@ class Classifier:
     def numbers(self) -> dict[str, float]:
         """Norms as they are now, and the rate that they leave."""
         row = {"parameter_norm": float(diagnostics.parameter_norm(self.model))}
-        if followed := [weight.name for weight in nap.weight_groups(self.model).of(*FOLLOWED)]:
-            rates = nap.effective_learning_rates(self.model, self.optimizer, weights=followed)
+        if self.followed:
+            rates = nap.effective_learning_rates(self.model, self.optimizer, weights=self.followed)
             row["effective_rate"] = torch.tensor(list(rates.values())).double().log().mean().exp().item()
         return row
 

@@ -17,9 +17,9 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 2048  # numbers that one program reads
-# of the table: addresses of gradient, weight, momentum, copy and radius; size, first block
-_COLUMNS = 7
-_GRADIENT, _WEIGHT, _MOMENTUM, _COPY, _RADIUS, _SIZE, _FIRST = (
+# of the table: addresses of gradient, weight, momentum, copy, radius and rate; size, first block
+_COLUMNS = 8
+_GRADIENT, _WEIGHT, _MOMENTUM, _COPY, _RADIUS, _RATE, _SIZE, _FIRST = (
     tl.constexpr(column) for column in range(_COLUMNS)
 )
 _WIDTH = tl.constexpr(_COLUMNS)
@@ -111,10 +111,11 @@ def _moved(row, at, size, decay, rate, skip, momentum, FULL: tl.constexpr):
 
 
 @triton.jit
-def _descend(table, owners, decays, rate, skip, sums, momentum, BLOCK: tl.constexpr):
+def _descend(table, owners, decays, skip, sums, momentum, BLOCK: tl.constexpr):
     owner, row, start, size = _place(table, owners, BLOCK)
     at = start + tl.arange(0, BLOCK)
-    decay, rate, skip = tl.load(decays + owner), tl.load(rate), tl.load(skip)
+    decay, skip = tl.load(decays + owner), tl.load(skip)
+    rate = tl.load(tl.load(row + _RATE).to(tl.pointer_type(tl.float32)))
     if start + BLOCK <= size:
         total = _moved(row, at, size, decay, rate, skip, momentum, True)
     else:
@@ -149,8 +150,8 @@ class Descent:
     """The same as `optimizer.step()` followed by W ← ρ·W/‖W‖, with the optimizer's own state.
 
     Args:
-        optimizers: SGD with Nesterov's momentum, whose buffers are there; the learning rate of the first is a
-            tensor, and that of all.
+        optimizers: SGD with Nesterov's momentum, whose buffers are there, and whose learning rates are
+            tensors.
         parameters: what they train, in float32, each in one piece of memory.
         radii: by place among the parameters, of those that stay on a sphere.
         skip: where this is not zero, nothing is updated.
@@ -169,7 +170,7 @@ class Descent:
         options = {id(p): group for group in groups for p in group["params"]}
         (self._momentum,) = {group["momentum"] for group in groups}
         assert all(group["nesterov"] and not group["maximize"] for group in groups)
-        self._rate, self._skip = groups[0]["lr"], skip
+        self._rates, self._skip = [options[id(p)]["lr"] for p in parameters], skip
         self.copies = copies or {
             k: p.detach().to(torch.bfloat16).requires_grad_() for k, p in enumerate(parameters) if p.ndim >= 2
         }
@@ -198,7 +199,7 @@ class Descent:
             places = [0, weight.data_ptr(), average.data_ptr()]
             places += [tensors[k].data_ptr() if k in tensors else 0 for tensors in (self.copies, self._radii)]
             assert not any(place % 16 for place in places[:4])
-            rows[k] = [*places, sizes[k], first[k]]
+            rows[k] = [*places, self._rates[k].data_ptr(), sizes[k], first[k]]
         return rows
 
     @torch.no_grad()
@@ -232,8 +233,7 @@ class Descent:
         """One update along the gradients of the last call, weights back to their norms, new copies."""
         grid = (len(self._owners),)
         _descend[grid](
-            self._table, self._owners, self._decays, self._rate, self._skip, self._sums, self._momentum,
-            BLOCK=_BLOCK,
+            self._table, self._owners, self._decays, self._skip, self._sums, self._momentum, BLOCK=_BLOCK,
         )  # fmt: skip
         if self._radii:
             _norms[(len(self._norms),)](self._table, self._sums, self._norms, BLOCK=_BLOCK)

@@ -54,7 +54,7 @@ class VisionWork:
                 f"a batch of {s.batch_size}, but {s.data} has {len(self._train)} images; lower it"
             )
         self.total, self.done = -(-s.steps // self._a_pass), 0
-        self._rate = what.arm.rates(s.rate, s.steps, s)
+        self._rates = what.arm.rates(s.rate, s.steps, s)
         self.steps_per_unit = self._a_pass * what.together
         cuda = device.type == "cuda"
         if compile_ is None:
@@ -86,10 +86,10 @@ class VisionWork:
         orders = [self._order(seed)[: s.steps - first] for seed in self.what.seeds]
         numbers = [(seed << 20) + self.done for seed in self.what.seeds]  # seeds for what this pass draws
         if self._together is not None:
-            self._together.learn(orders, numbers, self._rate, first)
+            self._together.learn(orders, numbers, self._rates, first)
         else:
             for trainer, order, number in zip(self.trainers, orders, numbers, strict=True):
-                trainer.learn(order, number, self._rate, first)
+                trainer.learn(order, number, self._rates, first)
         for trainer, seed in zip(self.trainers, self.what.seeds, strict=True):
             try:
                 trainer.watch.check()
@@ -124,4 +124,4 @@ class VisionWork:
         trainer, seed = self.trainers[k], self.what.seeds[k]
         row = {"arm": self.what.arm.name, **self.what.tags, "seed": seed, "step": step}
         row |= trainer.read(seen) | trainer.judge(self._test, self._test_labels)
-        return row | trainer.numbers() | {"learning_rate": self._rate(step - 1)}
+        return row | trainer.numbers() | {"learning_rate": s.rate(step - 1)}

@@ -19,6 +19,7 @@ from torch.func import functional_call, vmap
 
 from nap.lab.training.graph import captured
 from nap.lab.training.watch import Seen, watched
+from nap.lab.vision.arms import Rates
 from nap.lab.vision.stackable import gather_, stackable
 from nap.lab.vision.trainer import Trainer
 
@@ -52,9 +53,9 @@ class Together:
         self._skip = torch.zeros_like(first.watch.broken)
         self._ones = torch.ones(len(self.trainers), device=device)
         for trainer in self.trainers:
-            trainer.rate = first.rate
-            for group in trainer.optimizer.param_groups:
-                group["lr"] = first.rate
+            trainer.rates = first.rates
+            for own, group in zip(first.optimizer.param_groups, trainer.optimizer.param_groups, strict=True):
+                group["lr"] = own["lr"]
         self._descent: Any = None
         self._leaves = [weight.requires_grad_() for weight in self._weights]
         if first.half and first.recipe.momentum > 0 and find_spec("triton"):
@@ -66,19 +67,17 @@ class Together:
         self._graph = device.type == "cuda" if graph is None else graph
         self._step: Callable[[], None] | None = None
 
-    def learn(
-        self, orders: Sequence[Tensor], seeds: Sequence[int], rates: Callable[[int], float], first: int
-    ) -> None:
+    def learn(self, orders: Sequence[Tensor], seeds: Sequence[int], rates: Rates, first: int) -> None:
         """Each member learns from the batches of its order, as `Trainer.learn` has it."""
         for trainer, order, seed in zip(self.trainers, orders, seeds, strict=True):
             trainer.draw(order, seed)
         self._at.zero_()
         if self._step is None:
             self._step = self._recorded() if self._graph else self._next
-        rate = None
+        now = None
         for step in range(len(orders[0])):
-            if rate != (rate := rates(first + step)):
-                self.trainers[0].rate.fill_(rate)
+            if now != (now := rates(first + step)):
+                self.trainers[0].set_rates_(*now)
             self._step()
 
     def refresh_(self) -> None:

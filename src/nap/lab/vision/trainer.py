@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import nap
+from nap.lab.vision.arms import Rates
 from nap.lab.vision.augment import Crops
 from nap.lab.vision.classifier import Classifier
 from nap.lab.vision.settings import Seeing
@@ -77,7 +78,7 @@ class Trainer(Classifier):
         if kept["settings"] != kept["settings"] | asked:
             raise ValueError(f"quick updates project as {asked} says, not as {kept['settings']}")
         names = [name for name, _ in self.model.named_parameters()]
-        return {names.index(name): radius.to(self.rate.device) for name, radius in kept["radii"].items()}
+        return {names.index(name): radius.to(self.right.device) for name, radius in kept["radii"].items()}
 
     def draw(self, order: Tensor, seed: int) -> None:
         """Note the batches of `order` (steps, batch), and how each image is to be looked at, from `seed`."""
@@ -86,7 +87,7 @@ class Trainer(Classifier):
         self.draws[: len(order)].copy_(torch.stack([order, self.labels[order], *places], 1))
         self._at.zero_()
 
-    def learn(self, order: Tensor, seed: int, rates: Callable[[int], float], first: int) -> None:
+    def learn(self, order: Tensor, seed: int, rates: Rates, first: int) -> None:
         """Learn from the batches of `order` (steps, batch); update `first` is the number of its first.
 
         What is random is drawn from `seed`.
@@ -95,12 +96,12 @@ class Trainer(Classifier):
         self.draw(order, seed)
         if self._step is None:
             self._step = self._recorded() if self._graph else self._next
-        rate, device = None, self.labels.device
+        now, device = None, self.labels.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(-1 - seed)  # for dropout, which need not look like the crops
             for step in range(len(order)):
-                if rate != (rate := rates(first + step)):
-                    self.rate.fill_(rate)
+                if now != (now := rates(first + step)):
+                    self.set_rates_(*now)
                 self._step()
 
     def judge(self, images: Crops, labels: Tensor) -> dict[str, float]:

@@ -82,7 +82,8 @@ class ViewingWork:
         self._a_pass = self.needed.learnt.steps
         self._interval = s.every * self._a_pass  # updates between two rows
         self.total, self.done = s.epochs * self._a_pass, 0
-        self._rate = what.arm.rates(partial(s.rate, a_pass=self._a_pass), self.total, s)
+        self._plan = partial(s.rate, a_pass=self._a_pass)
+        self._rates = what.arm.rates(self._plan, self.total, s)
         self._under_way: tuple[Learning, Iterator[Batch]] | None = None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(what.seed)
@@ -108,7 +109,7 @@ class ViewingWork:
         learn, stream = self._under_way
         for step in range(self.done, last):
             images, labels = next(stream)
-            self.trainer.rate.fill_(self._rate(step))
+            self.trainer.set_rates_(*self._rates(step))
             learn(images, labels)
         self.trainer.watch.check()
         self.done = last
@@ -165,7 +166,7 @@ class ViewingWork:
         shown = islice(stream, len(self.needed.judged))
         test = ((prepared(images), labels) for images, labels in shown)
         row |= self.trainer.judged(test) | self.trainer.numbers()
-        return row | {"learning_rate": self._rate(self.done - 1)}
+        return row | {"learning_rate": self._plan(self.done - 1)}
 
 
 def prepared(images: Tensor) -> Tensor:
