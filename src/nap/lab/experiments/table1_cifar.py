@@ -22,7 +22,7 @@ class Cifar(Seeing):
     """Settings of Table 1 (CIFAR-10)."""
 
     arms: tuple[ArmName, ...] = ("baseline", "norm only", "NaP")
-    """arms to train; "NaP translated": weights in front of norms get the rates that decay makes of the plan"""
+    """arms to train; "NaP translated": weights in front of norms get rates that decay makes of the plan"""
     together: int = 1
     """networks of an arm, with seeds of their own, that are one run; on a GPU they learn in one step"""
 

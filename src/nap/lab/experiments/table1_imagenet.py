@@ -20,7 +20,7 @@ class ImageNet(Viewing):
     """Settings of Table 1 (ImageNet)."""
 
     arms: tuple[ArmName, ...] = ("baseline", "norm only", "NaP")
-    """arms to train; "NaP translated": weights in front of norms get the rates that decay makes of the plan"""
+    """arms to train; "NaP translated": weights in front of norms get rates that decay makes of the plan"""
 
 
 def runs(config: ImageNet) -> list[Run]:
