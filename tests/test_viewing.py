@@ -165,7 +165,7 @@ def test_a_run_has_its_rows_and_learns(images: str, arm: VisionArm) -> None:
 def test_translated_nap_learns_at_the_rates_that_weight_decay_leaves(images: str) -> None:
     config = replace(TINY, images=images, weight_decay=2.0)
     planned = [config.rate(step, A_PASS) for step in range(4 * A_PASS)]
-    rates = nap.weight_decay_rates(planned, 2.0, momentum=config.momentum)
+    rates = nap.schedules.weight_decay_rates(planned, 2.0, momentum=config.momentum)
     rows, own = finished(work(config, TRANSLATED)), finished(work(config))
     assert rates[11] > 1.5 * planned[11]
     for row, other, step in zip(rows, own, (5, 11), strict=True):

@@ -132,7 +132,7 @@ def test_a_run_is_what_one_does_by_hand(arm: VisionArm, decay_scales: bool) -> N
     ]
     optimizer = torch.optim.SGD(groups, lr=0.025, momentum=0.9, nesterov=True)
     planned = [0.025] * 4 + [0.0025] * 2 + [0.00025] * 2
-    of_body = nap.weight_decay_rates(planned, 0.5, momentum=0.9) if arm.translated else planned
+    of_body = nap.schedules.weight_decay_rates(planned, 0.5, momentum=0.9) if arm.translated else planned
     rates, right = zip(of_body, planned, planned, strict=True), []
     for a_pass, steps in enumerate((3, 3, 2)):
         order = batches(1, 1, a_pass, count=1438, batch_size=400)[:steps]
@@ -230,7 +230,7 @@ def test_weights_of_one_norm_are_for_nap_alone() -> None:
 def test_translated_nap_learns_at_the_rates_that_weight_decay_leaves() -> None:
     config = replace(TINY, weight_decay=20.0, momentum=0.5, every=1)
     planned = [config.rate(step) for step in range(config.steps)]
-    rates = nap.weight_decay_rates(planned, 20.0, momentum=0.5)
+    rates = nap.schedules.weight_decay_rates(planned, 20.0, momentum=0.5)
     assert rates[-1] > 1.3 * planned[-1]
     own, translated = (finished(work(arm, config)) for arm in (NAP, TRANSLATED))
     for one, other in zip(own, translated, strict=True):

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import nap
 from nap.lab.experiments.table1_cifar import PAPER
 from nap.rates.learning_rate import Update, effective_lr
+from nap.schedules import weight_decay_rates
 
 RATES = [0.1] * 1000 + [0.01] * 4000 + [0.03] * 1000
 SIZE, DECAY = 4000, 0.02
@@ -49,7 +49,7 @@ def test_sgd_s_weights_learn_at_these_rates(momentum: float, nesterov: bool) -> 
     weight = torch.randn(SIZE, dtype=torch.float64)
     weight.mul_(balanced / weight.norm()).requires_grad_()
     optimizer = torch.optim.SGD([weight], momentum=momentum, nesterov=nesterov, weight_decay=decay)
-    rates = nap.weight_decay_rates(RATES, decay, momentum=momentum)
+    rates = weight_decay_rates(RATES, decay, momentum=momentum)
     free = free_rates(optimizer, weight, Update.RAW)
     assert free * balanced**2 == pytest.approx(rates, rel=0.03)
     assert 0.25 < free[4999] / free[0] < 0.1**0.5  # and not a tenth
@@ -65,7 +65,7 @@ def test_adamw_s_weights_learn_at_these_rates(betas: tuple[float, float]) -> Non
         weight.grad = raw_gradient(weight.detach())
         optimizer.step()
     balanced = weight.norm().item()
-    rates = nap.weight_decay_rates(RATES, DECAY, update="normalised")
+    rates = weight_decay_rates(RATES, DECAY, update="normalised")
     free = free_rates(optimizer, weight, Update.NORMALISED)
     assert free * balanced == pytest.approx(rates, rel=0.03)
 
@@ -74,7 +74,7 @@ def test_adamw_s_weights_learn_at_these_rates(betas: tuple[float, float]) -> Non
 def test_decay_takes_no_more_of_a_rate_than_the_schedule(
     rates: list[float], decay: float, momentum: float
 ) -> None:
-    found = nap.weight_decay_rates(rates, decay, momentum=momentum)
+    found = weight_decay_rates(rates, decay, momentum=momentum)
     given_ = np.array(rates)
     assert (found >= given_ * (1 - 1e-12)).all()
     assert (found <= given_ * math.sqrt(max(rates) / min(rates)) * (1 + 1e-12)).all()
@@ -84,7 +84,7 @@ def test_decay_takes_no_more_of_a_rate_than_the_schedule(
 
 @given(st.lists(st.floats(0, 1), min_size=1).filter(any))
 def test_without_decay_they_are_those_given(rates: list[float]) -> None:
-    assert nap.weight_decay_rates(rates, 0.0).tolist() == rates
+    assert weight_decay_rates(rates, 0.0).tolist() == rates
 
 
 @pytest.mark.parametrize(("table", "most"), [("", 1.15), ("-four", 1.21)], ids=["ours", "four"])
@@ -96,7 +96,7 @@ def test_they_are_what_norms_without_projection_had_at_paper_scale(
         packed.extractall(tmp_path, filter="data")
     [path] = tmp_path.rglob("norm-only-seeds-0-2/rows.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    found = nap.weight_decay_rates(
+    found = weight_decay_rates(
         (PAPER.rate(step) for step in range(PAPER.steps)), PAPER.weight_decay, momentum=PAPER.momentum
     )
     settled, last = 187_440, max(row["step"] for row in rows)
@@ -114,13 +114,16 @@ def test_they_are_what_norms_without_projection_had_at_paper_scale(
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: nap.weight_decay_rates([], 0.1), "those of each update"),
-        (lambda: nap.weight_decay_rates([0.1, -0.1], 0.1), "none below 0"),
-        (lambda: nap.weight_decay_rates([0.1, math.nan], 0.1), "finite"),
-        (lambda: nap.weight_decay_rates([0.0], 0.1), "not all of them 0"),
-        (lambda: nap.weight_decay_rates([0.1], -1.0), "weight_decay is -1.0"),
-        (lambda: nap.weight_decay_rates([0.1], 0.1, momentum=1.0), "momentum is 1.0.*0 ≤ momentum < 1"),
-        (lambda: nap.weight_decay_rates([0.1], 0.1, update="other"), "other"),
+        (lambda: weight_decay_rates([], 0.1), "those of each update"),
+        (lambda: weight_decay_rates([0.1, -0.1], 0.1), "none below 0"),
+        (lambda: weight_decay_rates([0.1, math.nan], 0.1), "finite"),
+        (lambda: weight_decay_rates([0.0], 0.1), "not all of them 0"),
+        (lambda: weight_decay_rates([0.1], -1.0), "weight_decay is -1.0"),
+        (
+            lambda: weight_decay_rates([0.1], 0.1, momentum=1.0),
+            "momentum is 1.0.*0 ≤ momentum < 1",
+        ),
+        (lambda: weight_decay_rates([0.1], 0.1, update="other"), "other"),
     ],
 )
 def test_what_is_no_recipe_is_refused(call: Callable[[], object], words: str) -> None:

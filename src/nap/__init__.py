@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from nap.rates.implicit import ImplicitSchedule
     from nap.rates.learning_rate import effective_learning_rates, global_effective_learning_rate
     from nap.rates.twins import TwinPair
-    from nap.rates.weight_decay import weight_decay_rates
     from nap.weights import Role, weight_groups
 
 __all__ = [
@@ -39,7 +38,6 @@ __all__ = [
     "plan",
     "schedules",
     "verify",
-    "weight_decay_rates",
     "weight_groups",
 ]
 
@@ -56,7 +54,6 @@ _MODULE = {
     "normalize_": "conversion.normalize",
     "plan": "conversion.normalize",
     "verify": "conversion.verification",
-    "weight_decay_rates": "rates.weight_decay",
     "weight_groups": "weights",
 }
 

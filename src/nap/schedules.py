@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from nap.rates.weight_decay import weight_decay_rates as weight_decay_rates
+
 Rate = float | Tensor
 Value = Callable[[int, Any], Any]  # (step, peak) → rate, of the type that peak has
 

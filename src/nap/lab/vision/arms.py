@@ -36,7 +36,7 @@ class VisionArm:
         """The learning rates of each update, of which there are `steps`."""
         if not self.translated:
             return lambda step: (planned(step), planned(step))
-        found = nap.weight_decay_rates(
+        found = nap.schedules.weight_decay_rates(
             map(planned, range(steps)), recipe.weight_decay, momentum=recipe.momentum
         ).tolist()
         return lambda step: (found[step], planned(step))
