@@ -16,7 +16,6 @@ import torch
 from PIL import Image
 from torch import nn
 
-import nap
 from crews import CPU, both
 from nap.lab import rows as row_files
 from nap.lab.cli import main
@@ -29,7 +28,7 @@ from nap.lab.runs.crew import Crew
 from nap.lab.runs.work import NotFinite
 from nap.lab.training.network_run import NetworkRun
 from nap.lab.vision import classifier, viewing_run
-from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
+from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.vision.loading import workers_for
 from nap.lab.vision.looks import Looks, middle_box, random_box
 from nap.lab.vision.viewing import Viewing
@@ -160,18 +159,6 @@ def test_a_run_has_its_rows_and_learns(images: str, arm: VisionArm) -> None:
     assert needed <= rows[0].keys()
     assert ("effective_rate" in rows[0]) == arm.norm
     assert 0.5 < rows[-1]["accuracy"] <= 1
-
-
-def test_translated_nap_learns_at_the_rates_that_weight_decay_leaves(images: str) -> None:
-    config = replace(TINY, images=images, weight_decay=2.0)
-    planned = [config.rate(step, A_PASS) for step in range(4 * A_PASS)]
-    rates = nap.schedules.weight_decay_rates(planned, 2.0, momentum=config.momentum)
-    rows, own = finished(work(config, TRANSLATED)), finished(work(config))
-    assert rates[11] > 1.5 * planned[11]
-    for row, other, step in zip(rows, own, (5, 11), strict=True):
-        assert row["learning_rate"] == other["learning_rate"] == planned[step]
-        assert row["effective_rate"] / other["effective_rate"] == pytest.approx(rates[step] / planned[step])
-    assert own[1]["loss"] != rows[1]["loss"]
 
 
 @pytest.mark.parametrize("decay_scales", [False, True], ids=["matrices", "all"])

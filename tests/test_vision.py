@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -25,8 +24,6 @@ from nap.lab.data.splits import split
 from nap.lab.data.streams import batches
 from nap.lab.experiments.table1_cifar import DEMO, runs
 from nap.lab.models.vgg import vgg
-from nap.lab.report.vision import cifar
-from nap.lab.rows import Rows
 from nap.lab.runs import checkpoint
 from nap.lab.runs.work import NotFinite
 from nap.lab.training.network_run import NetworkRun
@@ -225,28 +222,6 @@ def test_weights_of_one_norm_are_for_nap_alone() -> None:
     whats = [run.config for run in runs(replace(DEMO, weight_norm=3.0, seeds=1))]
     found = {what.arm.name: what.settings.weight_norm for what in whats}
     assert found == {"baseline": 0, "norm only": 0, "NaP": 3}
-
-
-def test_translated_nap_learns_at_the_rates_that_weight_decay_leaves() -> None:
-    config = replace(TINY, weight_decay=20.0, momentum=0.5, every=1)
-    planned = [config.rate(step) for step in range(config.steps)]
-    rates = nap.schedules.weight_decay_rates(planned, 20.0, momentum=0.5)
-    assert rates[-1] > 1.3 * planned[-1]
-    own, translated = (finished(work(arm, config)) for arm in (NAP, TRANSLATED))
-    for one, other in zip(own, translated, strict=True):
-        step = one["step"] - 1
-        assert other["learning_rate"] == one["learning_rate"] == planned[step]
-        assert other["effective_rate"] / one["effective_rate"] == pytest.approx(rates[step] / planned[step])
-    assert own[0]["loss"] == translated[0]["loss"]  # the largest rate is the same
-    assert own[-1]["loss"] != translated[-1]["loss"]
-
-
-def test_it_is_trained_if_asked_for_and_stands_in_the_table_without_a_number_of_the_paper_s() -> None:
-    assert [run.config.arm.name for run in runs(replace(DEMO, seeds=1))] == ["baseline", "norm only", "NaP"]
-    assert [run.config.arm for run in runs(replace(DEMO, seeds=1, arms=("NaP translated",)))] == [TRANSLATED]
-    rows = [{"arm": arm, "data": "x", "step": 5, "test_accuracy": 0.9} for arm in ("NaP translated", "NaP")]
-    cells = re.findall(r"<t[dh] [^>]*>([^<]*)", str(cifar(Rows(rows))))
-    assert cells[3:] == ["NaP", "90.00", "94.64 (0.12)", "NaP translated", "90.00", "–"]
 
 
 def test_to_record_an_update_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:

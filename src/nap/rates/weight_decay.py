@@ -65,8 +65,8 @@ def weight_decay_rates(
         raise ValueError(f"momentum is {momentum}, but it is a share of the last step: 0 ≤ momentum < 1")
     speed = 4 / (1 - momentum) if Update(update) is Update.RAW else 2
     balances, keeps = given / given.max(), np.exp(-weight_decay * given * speed)
-    q, found = 1.0, np.ones_like(given)
-    for step in range(int(given.argmax()), len(given)):
-        found[step] = q
-        q = balances[step] + (q - balances[step]) * keeps[step]
-    return given / np.sqrt(found)
+    q = np.ones_like(given)  # as each update finds it
+    for step in range(int(given.argmax()) + 1, len(given)):
+        balance = balances[step - 1]
+        q[step] = balance + (q[step - 1] - balance) * keeps[step - 1]
+    return given / np.sqrt(q)

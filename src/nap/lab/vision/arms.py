@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
 import nap
+from nap.lab.vision.classifier import Recipe
 
 Rates = Callable[[int], tuple[float, float]]  # of weights that a norm follows, and of what nothing normalises
 EPS = 1e-5  # absolute: as fast as a norm written by hand, and weights on their sphere never come near it
-
-
-class Decayed(Protocol):
-    """What of the settings weight decay's own schedule depends on."""
-
-    @property
-    def momentum(self) -> float: ...
-    @property
-    def weight_decay(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -32,7 +24,7 @@ class VisionArm:
     project: bool = False
     translated: bool = False  # weights that a norm follows get the rates that weight decay makes of the plan
 
-    def rates(self, planned: Callable[[int], float], steps: int, recipe: Decayed) -> Rates:
+    def rates(self, planned: Callable[[int], float], steps: int, recipe: Recipe) -> Rates:
         """The learning rates of each update, of which there are `steps`."""
         if not self.translated:
             return lambda step: (planned(step), planned(step))

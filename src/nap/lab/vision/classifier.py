@@ -62,13 +62,13 @@ class Classifier:
         self.followed = [weight.name for weight in nap.weight_groups(model).of(*FOLLOWED)]
         self.rates = torch.zeros((), device=device), torch.zeros((), device=device)
         rest = [p for name, p in named.items() if name not in self.followed]
-        (fast, slow), decay = self.rates, recipe.weight_decay
+        (of_followed, of_rest), decay = self.rates, recipe.weight_decay
         groups: list[dict[str, Any]] = [
-            {"params": [named[name] for name in self.followed], "lr": fast, "weight_decay": decay},
-            {"params": [p for p in rest if p.ndim >= 2], "lr": slow, "weight_decay": decay},
+            {"params": [named[name] for name in self.followed], "lr": of_followed, "weight_decay": decay},
+            {"params": [p for p in rest if p.ndim >= 2], "lr": of_rest, "weight_decay": decay},
             {
                 "params": [p for p in rest if p.ndim < 2],
-                "lr": slow,
+                "lr": of_rest,
                 "weight_decay": decay * recipe.decay_scales,
             },
         ]

@@ -1,0 +1,79 @@
+"""The arm that is NaP at the rates that weight decay makes of the schedule: in both image tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nap.lab.experiments import table1_cifar, table1_imagenet
+from nap.lab.report.vision import cifar
+from nap.lab.rows import Rows
+from nap.lab.training.network_run import NetworkRun
+from nap.lab.vision.arms import NAP, TRANSLATED
+from nap.lab.vision.run import VisionWork
+from nap.lab.vision.settings import Seeing
+from nap.lab.vision.viewing import Viewing
+from nap.lab.vision.viewing_run import ViewingWork
+from nap.schedules import weight_decay_rates
+from small_pictures import write_folders
+
+Work = type[VisionWork] | type[ViewingWork]
+
+
+def own_and_translated(kind: Work, config: Seeing | Viewing) -> list[list[dict[str, Any]]]:
+    """Rows of NaP, and of NaP at translated rates."""
+    found = []
+    for arm in (NAP, TRANSLATED):
+        run, rows = kind(NetworkRun(arm, config, 0, {}), torch.device("cpu")), []
+        while run.done < run.total:
+            rows += run.advance()
+        found.append(rows)
+    return found
+
+
+def check(kind: Work, config: Seeing | Viewing, planned: Sequence[float]) -> None:
+    """Weights that a norm follows, and they alone, get the rates that decay leaves."""
+    rates = weight_decay_rates(planned, config.weight_decay, momentum=config.momentum)
+    assert rates[-1] > 1.3 * planned[-1]
+    own, translated = own_and_translated(kind, config)
+    for one, other in zip(own, translated, strict=True):
+        step = one["step"] - 1
+        assert other["learning_rate"] == one["learning_rate"] == planned[step]
+        assert other["effective_rate"] / one["effective_rate"] == pytest.approx(rates[step] / planned[step])
+    assert own[-1]["loss"] != translated[-1]["loss"]
+
+
+def test_of_images_in_memory() -> None:
+    config = Seeing(
+        data="digits", channels=(4, 0, 8, 0), hidden=(16,), batch_size=400, steps=8, every=1, crop=1,
+        flip=False, weight_decay=20.0, momentum=0.5,
+    )  # fmt: skip
+    check(VisionWork, config, [config.rate(step) for step in range(8)])
+
+
+def test_of_images_in_files(tmp_path: Path) -> None:
+    config = Viewing(
+        images=str(write_folders(tmp_path)), blocks=(1, 1), width=4, small_stem=True, size=8, resize=10,
+        smallest=0.5, batch_size=8, epochs=4, every=2, warm_up=0.5, weight_decay=2.0,
+    )  # fmt: skip
+    a_pass = 3  # of 30 images
+    check(ViewingWork, config, [config.rate(step, a_pass) for step in range(4 * a_pass)])
+
+
+@pytest.mark.parametrize("table", [table1_cifar, table1_imagenet], ids=lambda table: table.EXPERIMENT.name)
+def test_it_is_trained_if_asked_for(table: Any) -> None:
+    config = replace(table.DEMO, seeds=1)
+    assert [run.config.arm.name for run in table.runs(config)] == ["baseline", "norm only", "NaP"]
+    assert [run.config.arm for run in table.runs(replace(config, arms=("NaP translated",)))] == [TRANSLATED]
+
+
+def test_it_stands_in_the_table_without_a_number_of_the_paper_s() -> None:
+    rows = [{"arm": arm, "data": "x", "step": 5, "test_accuracy": 0.9} for arm in ("NaP translated", "NaP")]
+    cells = re.findall(r"<t[dh] [^>]*>([^<]*)", str(cifar(Rows(rows))))
+    assert cells[3:] == ["NaP", "90.00", "94.64 (0.12)", "NaP translated", "90.00", "–"]
