@@ -1,6 +1,7 @@
 """Explicit learning-rate schedules: once the norm is fixed, the rate is yours to choose (§4.2).
 
-Each schedule is a pure function of the step and a torch `LRScheduler` that follows it.
+Each schedule is a pure function of the step and a torch `LRScheduler` that follows it. `weight_decay_rates`
+says what weight decay had made of yours.
 """
 
 from __future__ import annotations
