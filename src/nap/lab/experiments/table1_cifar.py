@@ -53,11 +53,11 @@ def _settings(config: Cifar, arm: VisionArm) -> Seeing:
     return settings if arm.project else replace(settings, weight_norm=0.0)
 
 
-# "VGG16-like": a network of 11 convolutions with which the baseline comes within .3 points of the paper's.
-# The one with 13 and two hidden layers (`Seeing`'s own) ends .8 points below. Weights start as wide as those
-# of Haiku's default, a normal of deviation 1/√inputs that is cut off at two deviations; NaP's have one norm,
-# and so one rate, which was chosen on images kept back. With black edges, and without smoothing, norms cost
-# .8 points and more; with edges of the mean level all arms end lower (PAPER.md).
+# "VGG16-like": of three networks with VGG-16's arithmetic, that whose baseline ends nearest to the paper's.
+# VGG-16 itself (`Seeing`'s own) ends .8 points below. Weights start as wide as those of Haiku's default, a
+# normal of deviation 1/√inputs that is cut off at two deviations; NaP's have one norm, and so one rate, which
+# was chosen on images kept back. With black edges, and without smoothing, norms cost .8 points and more; with
+# edges of the mean level all arms end lower (PAPER.md).
 PAPER = Cifar(
     channels=VGG11,
     mean=True,
