@@ -56,8 +56,8 @@ def _settings(config: Cifar, arm: VisionArm) -> Seeing:
 # "VGG16-like": of three networks with VGG-16's arithmetic, that whose baseline ends nearest to the paper's.
 # VGG-16 itself (`Seeing`'s own) ends .8 points below. Weights start as wide as those of Haiku's default, a
 # normal of deviation 1/√inputs that is cut off at two deviations; NaP's have one norm, and so one rate, which
-# was chosen on images kept back. With black edges, and without smoothing, norms cost .8 points and more; with
-# edges of the mean level all arms end lower (PAPER.md).
+# was chosen on images kept back, in the first of the three: there black edges without smoothing make norms
+# cost .8 points, and with edges of the mean level all arms end lower (PAPER.md).
 PAPER = Cifar(
     channels=VGG11,
     mean=True,
