@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +24,7 @@ from nap.lab.runs.lock import Lock, user_of
 from nap.lab.runs.machine import SIDE_BY_SIDE
 from nap.lab.sweep.engine import End
 from nap.lab.sweep.jobs import MEANT, WORKER
-from nap.lab.sweep.launch import LOG_NAME, sit
+from nap.lab.sweep.launch import LOG_NAME, STOP_NAME, ask_to_stop, sit
 from nap.lab.sweep.pool import GPU, Pool
 from nap.lab.sweep.worker import check_is_meant
 from sweep_jobs import asked, placed
@@ -75,6 +77,26 @@ def test_a_worker_that_does_not_end_is_killed_with_all_that_it_started() -> None
     time.sleep(1)  # for the system to end it
     stat = Path(f"/proc/{child}/stat")
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_who_sits_beside_a_worker_lets_it_go_when_the_folder_asks_for_it() -> None:
+    let_go_in_time = "75 if select.select([0], [], [], 30)[0] else 1"
+    job = placed(asked("counting")[0], f"import select; raise SystemExit({let_go_in_time})")
+    threading.Timer(0.3, ask_to_stop, [job.path]).start()
+    assert sit(job.command, Path.cwd(), job.path / LOG_NAME, {}) == 75
+    assert not (job.path / STOP_NAME).exists()  # so the next one is not let go at once
+
+
+def test_who_is_asked_twice_waits_until_the_worker_has_saved() -> None:
+    saves = "import os, time; os.read(0, 1); time.sleep(1); print('saved')"
+    job = placed(asked("counting")[0], saves)
+    ask_to_stop(job.path)
+    threading.Timer(0.6, os.kill, [os.getpid(), signal.SIGINT]).start()
+    try:
+        assert sit(job.command, Path.cwd(), job.path / LOG_NAME, {}) == 0
+    except KeyboardInterrupt:  # it would end all tests
+        pytest.fail("the worker was left alone")
+    assert (job.path / LOG_NAME).read_text() == "saved\n"
 
 
 def test_a_worker_imports_nothing_from_where_it_runs() -> None:

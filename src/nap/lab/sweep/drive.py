@@ -9,7 +9,7 @@ from typing import Protocol
 from nap.lab.progress import duration
 from nap.lab.runs.signals import StopRequest
 
-from . import beat
+from . import beat, launch
 from .attempts import FAILED, NO_DATA, Next, after
 from .engine import End, Engine, NotTaken, Placed
 from .found import Found, look, mark
@@ -86,6 +86,7 @@ class _Driver:
             try:
                 run.note_beginning()
                 beat.forget(run.job.path)
+                launch.forget_stop(run.job.path)
                 run.placed, run.standing, run.words = self.engine.place(run.job), "placed", ""
             except NotTaken as refusal:
                 self._leave_alone(str(refusal))

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 LOG_NAME = "worker.log"  # in a run's folder: what its workers said
-LOOK_EVERY_SECONDS = 0.1
+STOP_NAME = "worker.stop"  # there, too, as long as somebody asks for its worker to save and end
+LOOK_EVERY_SECONDS, LOOK_FOR_STOP_SECONDS = 0.1, 1.0
 
 
 def start(
@@ -43,16 +44,40 @@ def let_go(worker: subprocess.Popen[bytes]) -> None:
             worker.stdin.close()
 
 
+def ask_to_stop(folder: Path) -> None:
+    """Have `sit` let go of the worker of that run, wherever it sits, once it looks into the folder."""
+    with contextlib.suppress(OSError):  # no room, for example: the engine's own way is left
+        (folder / STOP_NAME).touch()
+
+
+def forget_stop(folder: Path) -> None:
+    """Take back what was asked of an earlier worker."""
+    (folder / STOP_NAME).unlink(missing_ok=True)
+
+
 def sit(command: Sequence[str], where: Path, log: Path, environment: Mapping[str, str]) -> int:
     """The exit code of a worker that runs to its end beside this process: a task of Ray, a job of SLURM.
 
-    Whatever ends the wait, a cancelled task or a time that is up, lets the worker save first.
+    Whatever ends the wait, a cancelled task, a time that is up, or `ask_to_stop`, lets the worker save first.
     """
-    worker = start(command, where=where, log=log, environment=environment)
+    worker, next_look = start(command, where=where, log=log, environment=environment), 0.0
     try:
         while worker.poll() is None:  # short waits: an interrupt is seen between them
+            if time.monotonic() >= next_look:
+                if (log.parent / STOP_NAME).exists():
+                    break
+                next_look = time.monotonic() + LOOK_FOR_STOP_SECONDS
             time.sleep(LOOK_EVERY_SECONDS)
     finally:
         let_go(worker)
-        worker.wait()
+        _see_out(worker)
+        with contextlib.suppress(OSError):  # the next who places this run forgets it, too
+            forget_stop(log.parent)
     return worker.returncode
+
+
+def _see_out(worker: subprocess.Popen[bytes]) -> None:
+    """Wait until a worker has saved; one who asks twice does not make it quicker."""
+    while worker.returncode is None:
+        with contextlib.suppress(KeyboardInterrupt):
+            worker.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -41,14 +42,15 @@ class Cluster:
     def place(self, job: Job) -> OnRay:
         log = job.path / launch.LOG_NAME
         task = self._sit.options(name=f"nap {job.label}")
-        return OnRay(task.remote(job.command, job.where, log, {**job.environment, **self._shared}))
+        result = task.remote(job.command, job.where, log, {**job.environment, **self._shared})
+        return OnRay(result, job.path)
 
 
 class OnRay:
     """A task that waits or works."""
 
-    def __init__(self, result: Any):
-        self._result = result
+    def __init__(self, result: Any, folder: Path):
+        self._result, self._folder = result, folder
 
     def ended(self) -> End | None:
         ready, _ = ray.wait([self._result], timeout=0)
@@ -62,6 +64,7 @@ class OnRay:
             return End(None, f"{type(error).__name__}: {gist(str(error))}")
 
     def stop(self) -> None:
+        launch.ask_to_stop(self._folder)  # Ray may lose what is sent to a task that has begun
         ray.cancel(self._result)
 
     def kill(self) -> None:
