@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nap.lab.models.vgg import POOL, VGG11
+from nap.lab.models.vgg import POOL, VGG_LIKE
 from nap.lab.training.convolution_tiles import Boxes, Tiles
 
 TURNS, REPEATS = 3, 4  # inputs, and how often a graph goes through all of them
@@ -54,7 +54,7 @@ TILES = (  # rows and columns of a product, warps, stages
 def layers() -> Iterator[tuple[int, int, int]]:
     """Size of the images, channels and outputs of each layer, once for those that are alike."""
     seen, size, channels = set(), 32, 3
-    for outputs in VGG11:
+    for outputs in VGG_LIKE:
         if outputs == POOL:
             size //= 2
         else:

@@ -19,6 +19,7 @@ import pytest
 
 from nap.lab.experiments.experiment import MODULES
 from nap.lab.sweep.how import Sweeping
+from nap.lab.sweep.launch import LOG_NAME
 from sweep_jobs import asked
 from sweep_slurm import small_slurm
 from sweep_trials import (
@@ -95,6 +96,15 @@ def test_ray_with_workers_tasks_and_the_driver_killed(expected: Path, ray_addres
     with sweeping(*words) as driver:
         assert "on Ray (2 cores, 0 GPUs on 1 node)" in driver.said()
     assert_same("results", expected, runs=RUNS)
+
+
+def test_ray_never_begins_what_still_waits_when_the_driver_is_stopped(ray_address: str) -> None:
+    words = ["--runs", "3", *STEPS, "--seconds-per-step", "0.6", "--engine", "ray", "--address", ray_address]
+    with sweeping(*words) as driver:
+        until(lambda: len(advanced("results")) == 2, driver)
+        driver.process.send_signal(signal.SIGTERM)
+        assert "3 of 3 runs are left" in driver.said(code=75)
+    assert len([*Path("results").rglob(LOG_NAME)]) == 2
 
 
 def test_ray_refuses_what_no_node_can_hold(ray_address: str) -> None:

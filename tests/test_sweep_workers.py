@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
 import re
 import shlex
 import signal
@@ -88,14 +87,16 @@ def test_who_sits_beside_a_worker_lets_it_go_when_the_folder_asks_for_it() -> No
 
 
 def test_who_is_asked_twice_waits_until_the_worker_has_saved() -> None:
-    saves = "import os, time; os.read(0, 1); time.sleep(1); print('saved')"
-    job = placed(asked("counting")[0], saves)
+    asks = "time.sleep(0.3); os.kill(os.getppid(), signal.SIGINT); time.sleep(0.3)"
+    job = placed(asked("counting")[0], f"import os, signal, time; os.read(0, 1); {asks}; print('saved')")
     ask_to_stop(job.path)
-    threading.Timer(0.6, os.kill, [os.getpid(), signal.SIGINT]).start()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process ignores it
     try:
         assert sit(job.command, Path.cwd(), job.path / LOG_NAME, {}) == 0
     except KeyboardInterrupt:  # it would end all tests
         pytest.fail("the worker was left alone")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (job.path / LOG_NAME).read_text() == "saved\n"
 
 

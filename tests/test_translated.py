@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from evidence_rows import rows_of
 from nap.lab.experiments import table1_cifar, table1_imagenet
 from nap.lab.report.vision import cifar
 from nap.lab.rows import Rows
@@ -38,15 +39,25 @@ def own_and_translated(kind: Work, config: Seeing | Viewing) -> list[list[dict[s
 
 
 def check(kind: Work, config: Seeing | Viewing, planned: Sequence[float]) -> None:
+    """It differs from NaP, by the rates alone."""
+    own, translated = own_and_translated(kind, config)
+    check_rates(own, translated, config, planned)
+    assert own[-1]["loss"] != translated[-1]["loss"]
+
+
+def check_rates(
+    own: list[dict[str, Any]],
+    translated: list[dict[str, Any]],
+    config: Seeing | Viewing,
+    planned: Sequence[float],
+) -> None:
     """Weights that a norm follows, and they alone, get the rates that decay leaves."""
     rates = weight_decay_rates(planned, config.weight_decay, momentum=config.momentum)
     assert rates[-1] > 1.3 * planned[-1]
-    own, translated = own_and_translated(kind, config)
     for one, other in zip(own, translated, strict=True):
         step = one["step"] - 1
         assert other["learning_rate"] == one["learning_rate"] == planned[step]
         assert other["effective_rate"] / one["effective_rate"] == pytest.approx(rates[step] / planned[step])
-    assert own[-1]["loss"] != translated[-1]["loss"]
 
 
 def test_of_images_in_memory() -> None:
@@ -64,6 +75,13 @@ def test_of_images_in_files(tmp_path: Path) -> None:
     )  # fmt: skip
     a_pass = 3  # of 30 images
     check(ViewingWork, config, [config.rate(step, a_pass) for step in range(4 * a_pass)])
+
+
+@pytest.mark.parametrize("table", ["", "-four"])
+def test_at_paper_scale_on_a_gpu(table: str) -> None:
+    archive, config = f"table1-cifar{table}-paper", table1_cifar.PAPER
+    own, translated = (rows_of(archive, f"{arm}-seeds-0-2") for arm in ("nap", "nap-translated"))
+    check_rates(own, translated, config, [config.rate(step) for step in range(config.steps)])
 
 
 @pytest.mark.parametrize("table", [table1_cifar, table1_imagenet], ids=lambda table: table.EXPERIMENT.name)

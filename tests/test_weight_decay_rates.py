@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import tarfile
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from evidence_rows import rows_of
 from nap.lab.experiments.table1_cifar import PAPER
 from nap.rates.learning_rate import Update, effective_lr
 from nap.schedules import weight_decay_rates
@@ -88,14 +86,8 @@ def test_without_decay_they_are_those_given(rates: list[float]) -> None:
 
 
 @pytest.mark.parametrize(("table", "most"), [("", 1.18), ("-two", 1.15), ("-four", 1.21)])
-def test_they_are_what_norms_without_projection_had_at_paper_scale(
-    table: str, most: float, tmp_path: Path
-) -> None:
-    archive = Path(__file__).parents[1] / "evidence" / f"table1-cifar{table}-paper.tar.xz"
-    with tarfile.open(archive) as packed:
-        packed.extractall(tmp_path, filter="data")
-    [path] = tmp_path.rglob("norm-only-seeds-0-2/rows.jsonl")
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+def test_they_are_what_norms_without_projection_had_at_paper_scale(table: str, most: float) -> None:
+    rows = rows_of(f"table1-cifar{table}-paper", "norm-only-seeds-0-2")
     found = weight_decay_rates(
         (PAPER.rate(step) for step in range(PAPER.steps)), PAPER.weight_decay, momentum=PAPER.momentum
     )

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import difflib
 import io
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
@@ -150,7 +151,7 @@ def _culprit(name: str, scale: str, common: type[How], default: Any, words: Sequ
     for key, *values in groups(words):
         if _read(name, scale, common, default, [key, *values]) is None:
             nothing = "" if values else ", got nothing"
-            return f"{' '.join([key, *values])}: expected {in_words(kinds[bare(key)])}{nothing}"
+            return f"{shlex.join([key, *values])}: expected {in_words(kinds[bare(key)])}{nothing}"
     return f"these options do not go together: {' '.join(words)}"
 
 
@@ -185,15 +186,19 @@ def in_words(kind: Any) -> str:
 
     >>> in_words(tuple[int, ...]), in_words(Literal["a", "b"]), in_words(float | None)
     ('whole numbers', 'one of a, b', 'a number or None')
+    >>> print(in_words(tuple[Literal["a", "b and c"], ...]))
+    some of a, 'b and c'
     """
     plain = {int: "a whole number", float: "a number", str: "a word", Path: "a path", NoneType: "None"}
     origin, inner = get_origin(kind), [a for a in get_args(kind) if a is not Ellipsis]
     if kind is bool:
         return "no value; write --key for yes, --no-key for no"
     if origin is Literal:
-        return "one of " + ", ".join(map(str, inner))
+        return "one of " + ", ".join(shlex.quote(str(each)) for each in inner)
     if origin in (Union, UnionType):
         return " or ".join(map(in_words, inner))
+    if origin is tuple and get_origin(inner[0]) is Literal:
+        return in_words(inner[0]).replace("one", "some", 1)
     if origin is tuple:
         return in_words(inner[0]).removeprefix("a ") + "s"
     return plain[kind]

@@ -7,7 +7,7 @@ from typing import Literal
 
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
-from nap.lab.models.vgg import VGG11
+from nap.lab.models.vgg import VGG_LIKE
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
 from nap.lab.vision.run import VisionWork
 from nap.lab.vision.settings import Seeing
@@ -59,7 +59,7 @@ def _settings(config: Cifar, arm: VisionArm) -> Seeing:
 # was chosen on images kept back, in the first of the three: there black edges without smoothing make norms
 # cost .8 points, and with edges of the mean level all arms end lower (PAPER.md).
 PAPER = Cifar(
-    channels=VGG11,
+    channels=VGG_LIKE,
     mean=True,
     hidden=(),
     weight_size=0.88,

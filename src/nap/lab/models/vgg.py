@@ -12,7 +12,7 @@ from torch import nn
 POOL = 0  # in a list of channels: a 2×2 max-pool
 HE = 2**0.5  # size of weights that keep signals, of which ReLU takes half, as they are (He et al.)
 VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
-VGG11 = (64, 64, 64, 0, 128, 128, 128, 0, 256, 256, 256, 0, 512, 512)  # fewer, on larger maps
+VGG_LIKE = (64, 64, 64, 0, 128, 128, 128, 0, 256, 256, 256, 0, 512, 512)  # two less, on larger maps
 
 
 def vgg(
@@ -42,7 +42,7 @@ def vgg(
     16
     >>> sum(p.numel() for p in net.parameters())
     15245130
-    >>> sum(p.numel() for p in vgg((3, 32, 32), 10, channels=VGG11, mean=True, hidden=()).parameters())
+    >>> sum(p.numel() for p in vgg((3, 32, 32), 10, channels=VGG_LIKE, mean=True, hidden=()).parameters())
     5465098
     """
     layers: list[nn.Module] = []

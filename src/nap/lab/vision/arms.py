@@ -9,9 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 import nap
-from nap.lab.vision.classifier import Recipe
+from nap.lab.vision.classifier import Rates, Recipe
 
-Rates = Callable[[int], tuple[float, float]]  # of weights that a norm follows, and of what nothing normalises
 EPS = 1e-5  # absolute: as fast as a norm written by hand, and weights on their sphere never come near it
 
 

@@ -18,6 +18,7 @@ from nap.weights import Role
 
 WORTH_COMPILING = 20_000  # updates of a run; a guess: it takes a minute or two and saves milliseconds
 FOLLOWED = (Role.SCALE_INVARIANT, Role.NORMALISED)
+Rates = Callable[[int], tuple[float, float]]  # of each update: of followed weights, and of all others
 
 
 class Recipe(Protocol):

@@ -19,7 +19,7 @@ from torch.func import functional_call, vmap
 
 from nap.lab.training.graph import captured
 from nap.lab.training.watch import Seen, watched
-from nap.lab.vision.arms import Rates
+from nap.lab.vision.classifier import Rates
 from nap.lab.vision.stackable import gather_, stackable
 from nap.lab.vision.trainer import Trainer
 

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import nap
-from nap.lab.vision.arms import Rates
 from nap.lab.vision.augment import Crops
-from nap.lab.vision.classifier import Classifier
+from nap.lab.vision.classifier import Classifier, Rates
 from nap.lab.vision.settings import Seeing
 
 AT_ONCE = 1000  # images that are judged together
