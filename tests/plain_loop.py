@@ -34,29 +34,39 @@ class PlainLoop:
         if arm.method == "leaky ReLU":
             self.method.prepare_(self.model, self.images[:2])
         if arm.norm != "none":
-            nap.normalize_(self.model, self.images[:2], norm=arm.norm)
+            affine = "scale_offset" if arm.learnable else "none"
+            nap.normalize_(self.model, self.images[:2], norm=arm.norm, affine=affine)
         if arm.method != "leaky ReLU":
             self.method.prepare_(self.model, self.images[:2])
         self.start_(0)
         self.projector = None
         if arm.project != "never":
-            options = {"output": arm.output, "affine": arm.affine, "decay": settings.decay}
+            decay = settings.decay if arm.decay is None else arm.decay
+            options = {"output": arm.output, "affine": arm.affine, "decay": decay}
             self.projector = nap.Projector(self.model, **options)  # type: ignore[arg-type]
         # noise comes before the projection, which a hook on the optimizer would come ahead of
         self.by_hand = arm.method == "Langevin"
         if self.projector is not None and arm.project == "step" and not self.by_hand:
             self.projector.attach(self.optimizer)
 
-    def start_(self, epoch: int) -> None:
-        """The parameters that the run had before this epoch, and a new optimizer."""
+    def load_(self, epoch: int) -> None:
+        """The parameters that the run had before this epoch."""
         for name, p in self.model.named_parameters():
             p.data.copy_(self.notes.starts[epoch][name][self.member])
+
+    def start_(self, epoch: int) -> None:
+        """These parameters, and a new optimizer."""
+        self.load_(epoch)
         kind = torch.optim.SGD if self.arm.optimizer == "SGD" else torch.optim.Adam
         self.optimizer = kind(self.model.parameters(), lr=self.settings.learning_rate)
         self.training = Training.of(self.model, self.optimizer, generator=self.generator)
 
     def rows(self) -> Iterator[Row]:
         """What the run's rows should say."""
+        order = self.stream.pixel_order(self.seed, 1, self.data)
+        images = self.images if order is None else reorder(self.images, order)
+        initial = measured(self.model, self.optimizer, images[: self.settings.probe])
+        yield {"arm": self.arm.name, "seed": self.seed, "task": 0} | initial
         for task in range(1, self.settings.tasks + 1):
             labels = self.stream.labels(self.seed, task, self.data)
             order = self.stream.pixel_order(self.seed, task, self.data)
@@ -84,7 +94,10 @@ class PlainLoop:
         if self.projector is not None:
             self.projector.project_()
         if self.arm.fresh:
-            self.start_((task - 1) * self.settings.epochs)
+            self.load_((task - 1) * self.settings.epochs)
+        fresh_alone = self.settings.optimizer_state == "legacy" and self.arm.fresh
+        if self.settings.optimizer_state == "reset" or fresh_alone:
+            self.optimizer.state.clear()
 
     def epoch_(
         self, task: int, epoch: int, images: Tensor, labels: Tensor, *, steps: int | None = None

@@ -20,16 +20,17 @@ MAY_IMPORT = {  # floor of the importing module → floors of nap that it may re
 }
 ROOMS = {  # room of the lab → rooms that it may reach, besides itself
     "rows": set(),
+    "seeds": set(),
     "scores": set(),
     "data": set(),
     "models": set(),
     "runs": {"rows"},
-    "training": {"data", "models", "runs"},
-    "rainbow": {"models", "runs", "training"},
-    "sequences": {"data", "models", "runs", "training"},
-    "vision": {"data", "models", "runs", "training"},
-    "claims": {"rows", "scores"},
-    "report": {"rows", "claims", "scores"},
+    "training": {"data", "models", "runs", "seeds"},
+    "rainbow": {"models", "runs", "seeds", "training"},
+    "sequences": {"data", "models", "runs", "seeds", "training"},
+    "vision": {"data", "models", "runs", "seeds", "training"},
+    "claims": {"rows", "scores", "seeds"},
+    "report": {"rows", "claims", "scores", "seeds"},
 }
 # files that need Triton, which comes with torch on Linux; optional
 KERNELS = {"nap.norms.fused", "nap.norms.rows", "nap.projection.fused"}

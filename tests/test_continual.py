@@ -50,6 +50,21 @@ def test_a_run_is_an_ordinary_loop_in_every_stream(stream: str) -> None:
     assert_run_is_the_plain_loop(NAP, stream=stream)
 
 
+@pytest.mark.parametrize("state", ["keep", "reset"])
+@pytest.mark.parametrize("arm", [LAYER_NORM, NAP, FRESH], ids=lambda arm: arm.name)
+def test_a_run_is_an_ordinary_loop_that_keeps_or_resets_its_optimizer(arm: Arm, state: str) -> None:
+    assert_run_is_the_plain_loop(arm, optimizer_state=state, tasks=3)
+
+
+@pytest.mark.parametrize("arm", [NAP, FRESH], ids=lambda arm: arm.name)
+def test_resetting_the_optimizer_makes_a_difference(arm: Arm) -> None:
+    """Else the test above would pass with a setting that nobody reads."""
+    kept, reset = (finished(continual(arm, optimizer_state=state)) for state in ("keep", "reset"))
+    first = [row for row in kept if row["task"] == 1]
+    assert first == [row for row in reset if row["task"] == 1]
+    assert kept != reset
+
+
 @pytest.mark.parametrize("name", [name for name in METHOD_ARMS if "none" not in name])
 def test_every_method_leaves_its_mark(name: str) -> None:
     """Else agreement with a loop that does nothing would prove nothing."""

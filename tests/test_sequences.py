@@ -29,19 +29,19 @@ from nap.lab.sequences.arms import (
     decayed,
 )
 from nap.lab.sequences.run import CopyingWork, MemorisingWork, StringWork
-from nap.lab.sequences.settings import Copying, Memorising, copies
+from nap.lab.sequences.settings import Copying, Memorising, MemorisingRun, copies
 from nap.lab.sequences.trainer import Trainer
 from nap.lab.training.network_run import NetworkRun
 
 CPU = torch.device("cpu")
 NET: dict[str, Any] = {"blocks": 1, "heads": 2, "width": 16, "vocabulary": 8, "batch_size": 8}
-MEMORISING = Memorising(**NET, strings=20, length=9, tasks=3, steps=7, learning_rate=1e-2)
+MEMORISING = MemorisingRun(**NET, strings=20, length=9, tasks=3, steps=7, learning_rate=1e-2)
 COPYING = Copying(**NET, strings=20, prefix=8, suffix=5, steps=7, every=3, learning_rate=1e-2)
 ARMS = [BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE, PROJECTION_ONLY, decayed(0.1)]
 
 
 def work(arm: SequenceArm = NAP, config: Any = MEMORISING, seed: int = 0, **options: Any) -> StringWork:
-    kind = MemorisingWork if isinstance(config, Memorising) else CopyingWork
+    kind = MemorisingWork if isinstance(config, MemorisingRun) else CopyingWork
     return kind(NetworkRun(arm, config, seed, {"experiment": "x"}), CPU, **options)
 
 
@@ -124,10 +124,10 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(config: Any)
 
 
 def test_with_fresh_moments_a_data_set_begins_as_with_an_optimizer_of_its_own() -> None:
-    fresh, plain = work(config=replace(MEMORISING, fresh_moments=True)), work()
+    fresh, plain = work(config=replace(MEMORISING, optimizer_state="reset")), work()
     first = [row for _ in range(7) for row in fresh.advance()]
     assert first == [row for _ in range(7) for row in plain.advance()]  # nothing to forget before it
-    other = work(config=replace(MEMORISING, fresh_moments=True))
+    other = work(config=replace(MEMORISING, optimizer_state="reset"))
     state = copy.deepcopy(fresh.state_dict())
     state["trainer"]["optimizer"]["state"] = {}
     other.load_state_dict(state)
@@ -256,7 +256,7 @@ def test_a_compiled_loss_learns_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_strings_drawn_anew_defeat_norms_alone_but_not_nap() -> None:
     """The demo's settings, one seed: the second half of the data sets against the first."""
     config = experiments(["strings"])["strings"].scales["demo"]
-    settings = Memorising(**{name: getattr(config, name) for name in Memorising.__dataclass_fields__})
+    settings = MemorisingRun(**{name: getattr(config, name) for name in Memorising.__dataclass_fields__})
     found = {}
     for arm in (NORM_ONLY, NAP):
         accuracy = [row["accuracy"] for row in finished(work(arm, settings)) if "kind" not in row]

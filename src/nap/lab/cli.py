@@ -50,8 +50,9 @@ def answered(words: Sequence[str], act: Callable[[], int]) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    if words[:1] in (["run"], ["sweep"]) and words[1:2] not in (["-h"], ["--help"]):
-        return _run(words[1:]) if words[0] == "run" else _sweep(words[1:])
+    runners = {"run": _run, "sweep": _sweep, "tune": _tune}
+    if words and words[0] in runners and words[1:2] not in (["-h"], ["--help"]):
+        return runners[words[0]](words[1:])
     options = parser(MODULES).parse_args(words)
     command = " ".join(filter(None, [options.command, getattr(options, "action", None)]))
     return COMMANDS[command](options)
@@ -70,7 +71,17 @@ def requested(words: Sequence[str], common: type[How] | None = None) -> list[tup
     common = common or How
     names, settings = split_names(words, MODULES, command=common.command)
     known = experiments(names)
-    return [(known[name], parse(name, known[name].scales, settings, common)) for name in names]
+    asked = [(known[name], parse(name, known[name].scales, settings, common)) for name in names]
+    return [(_tuned(experiment, request), request) for experiment, request in asked]
+
+
+def _tuned(experiment: Experiment, request: Request) -> Experiment:
+    """The experiment, at the learning rates of the file that --tuned names."""
+    if request.how.tuned is None:
+        return experiment
+    from nap.lab.experiments.tuned import read
+
+    return read(request.how.tuned, experiment, request.how.scale).applied(experiment)
 
 
 def _run(words: list[str]) -> int:
@@ -90,6 +101,16 @@ def _sweep(words: list[str]) -> int:
     from nap.lab.sweep.command import sweep
 
     return sweep(asked, split_names(words, MODULES)[1])
+
+
+def _tune(words: list[str]) -> int:
+    from nap.lab.options import split_names
+    from nap.lab.sweep.tune import TuneOptions, tune
+
+    asked = requested(words, TuneOptions)
+    if len(asked) > 1:
+        raise ValueError("tune one experiment at a time: each has a grid of its own")
+    return tune(*asked[0], split_names(words, MODULES)[1])
 
 
 def _list(options: argparse.Namespace) -> int:

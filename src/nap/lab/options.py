@@ -45,6 +45,8 @@ class How:
     """How processes that torchrun starts share a network: a copy on each, or a piece; rows are the same."""
     out: Path = Path("results")
     """Folder of results; each run has a folder of its own in it."""
+    tuned: Path | None = None
+    """Learning rates for each arm: a file that nap tune wrote; results go to a folder that ends in -tuned."""
     report: bool = False
     """Write the HTML report at the end, as `nap report` does."""
     tensorboard: bool = False

@@ -120,12 +120,16 @@ class Rows(Sequence[Row]):
     def matrix(
         self, metric: str, by: tuple[str, str] = ("seed", "task")
     ) -> tuple[np.ndarray, list[Any], list[Any]]:
-        """`metric` as an array with the sorted values of its two axes; NaN where there is no number."""
-        lines, columns = (sorted(self.unique(key)) for key in by)
+        """`metric` as an array with the sorted values of its two axes; NaN where there is no number.
+
+        Task 0 is the network before its first update: a metric that it cannot have does not begin there.
+        """
+        kept = Rows(row for row in self if metric in row or row.get(by[1]) != 0)
+        lines, columns = (sorted(kept.unique(key)) for key in by)
         row_of, column_of = ({value: i for i, value in enumerate(axis)} for axis in (lines, columns))
         found = np.full((len(lines), len(columns)), np.nan)
         taken: set[tuple[int, int]] = set()
-        for row in self:
+        for row in kept:
             if metric not in row or any(row.get(key) is None for key in by):
                 continue
             cell = row_of[row[by[0]]], column_of[row[by[1]]]

@@ -59,6 +59,19 @@ exit codes:
   130 interrupted without waiting: Ctrl-C twice, or before the runs began
 """
 
+TUNE_EXAMPLES = """\
+examples:
+  nap tune fig1                               each arm's learning rate, at the scale of a laptop
+  nap tune fig1 --help                        every setting of fig1 and of the tuning, with its default
+  nap tune fig1 --scale small --per-gpu 8     eight runs at a time on each GPU
+  nap run fig1 --tuned results/fig1-demo-tuning/tuned.json
+
+Rates are compared on seeds 100, 101, ..., which no result uses. Where the best rate of an arm lies at an end
+of the grid, the next one past it is tried. The same command goes on after a kill of anything.
+
+exit codes: as nap sweep; 1 also where the best rate of an arm is still at an end of the grid
+"""
+
 CLAIMS_EXAMPLES = """\
 examples:
   nap claims results                 every run below the folder
@@ -113,6 +126,9 @@ def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
     sweep = _add(commands, "sweep", "run experiments on many cores, GPUs or machines", SWEEP_EXAMPLES)
     sweep.add_argument("names", nargs="+", metavar="NAME", help=", ".join(experiments))
     sweep.add_argument("settings", nargs="*", metavar="--setting VALUE", help="see nap sweep NAME --help")
+    tune = _add(commands, "tune", "find each arm's learning rate, on seeds of its own", TUNE_EXAMPLES)
+    tune.add_argument("names", nargs="+", metavar="NAME", help=", ".join(experiments))
+    tune.add_argument("settings", nargs="*", metavar="--setting VALUE", help="see nap tune NAME --help")
     claims = _add(commands, "claims", "what of the paper's claims the results bear out", CLAIMS_EXAMPLES)
     claims.add_argument("folder", type=Path, metavar="DIR", help="a folder with results")
     claims.add_argument("--json", action="store_true", help="print JSON instead of a table")

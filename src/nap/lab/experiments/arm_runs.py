@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,12 +12,24 @@ from nap.lab.data.images import load
 from nap.lab.experiments.experiment import Run
 from nap.lab.training.arms import Arm
 from nap.lab.training.continual import ArmRun, ContinualRun
-from nap.lab.training.settings import Continual
+from nap.lab.training.settings import Continual, OptimizerState
 
 
-def arm_runs(experiment: str, arms: Sequence[Arm], config: Continual) -> list[Run]:
-    """A run for each arm, all with the same settings."""
-    return [arm_run(arm.name, arm, config, {"experiment": experiment}) for arm in arms]
+def at_task_changes(
+    name: str, states: Sequence[OptimizerState]
+) -> Iterator[tuple[str, OptimizerState, dict[str, Any]]]:
+    """For each treatment of the optimizer: a run's name, the setting, and what its rows say of it.
+
+    Names and rows of "legacy" are those of runs that were made before there was the setting.
+
+    >>> list(at_task_changes("NaP", ["reset", "legacy"]))
+    [('NaP, reset', 'reset', {'optimizer_state': 'reset'}), ('NaP', 'legacy', {})]
+    """
+    for state in states:
+        if state == "legacy":
+            yield name, state, {}
+        else:
+            yield f"{name}, {state}", state, {"optimizer_state": state}
 
 
 def arm_run(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +40,25 @@ class Run:
     config: Any  # a frozen dataclass: everything that determines its rows
     start: Callable[[torch.device], Work]  # loads its data and builds its networks
     spreads: bool = False  # several processes, which torchrun starts, can share it
+    group: str = ""  # runs that share a tuned learning rate: its name, if not the run's own
+    decides: bool = True  # whether `nap tune` runs it; the others of its group take the rate that is found
+
+    @property
+    def tuned_as(self) -> str:
+        """The group whose learning rate it takes."""
+        return self.group or self.name
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What `nap tune` looks for: the learning rate with the best value of a metric, over seeds of its own."""
+
+    metric: str  # a column of the rows
+    rates: tuple[float, ...]  # where the search starts, from low to high; it goes on past the ends if need be
+    goal: Literal["highest", "lowest"] = "highest"
+    over: Literal["all", "last"] = "all"  # the mean over all rows of a seed that have it, or the last of them
+    changes: Mapping[str, Any] = field(default_factory=dict)  # settings for tuning alone: images held out
+    setting: ClassVar[str] = "learning_rate"  # what is tuned
 
 
 @dataclass(frozen=True)
@@ -53,6 +72,7 @@ class Experiment:
     runs: Callable[[Any], list[Run]]
     needs: Mapping[str, str]  # scale → names of data sets, with a comma between; "" for none
     folder: str  # usually the name; experiments that measure the same runs share one
+    tuning: Tuning | None = None  # None where learning rates are part of what is tested
 
 
 def experiments(names: Iterable[str] = MODULES) -> dict[str, Experiment]:

@@ -1,8 +1,8 @@
-"""Figure 1, the case study: labels drawn anew over and over, and what that does to one network (§3.2).
+"""Figure 1, the case study: one network learns new random labels, task after task (§3.2).
 
-Arms: the network as it is; with LayerNorm; with LayerNorm and every weight put back to its first norm
-at each change of task; with NaP, where that happens after each update. Two more arms start every task
-from a fresh initialisation: what a network that has lost nothing would do.
+Arms: the plain network; with LayerNorm; with LayerNorm and every weight rescaled to its initial norm at each
+change of task; with NaP, which does that after each update; NaP with other rules for scales and offsets. Two
+more arms start every task from a new initialisation: the accuracy of a network that has lost nothing.
 """
 
 from __future__ import annotations
@@ -10,32 +10,63 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from nap.lab.experiments.arm_runs import arm_runs
-from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.training.arms import FRESH, FRESH_NO_NORM, LAYER_NORM, NAP, NO_NORM, RESCALED
-from nap.lab.training.settings import OneNetwork, Projected, continual
+from nap.lab.experiments.arm_runs import arm_run, at_task_changes
+from nap.lab.experiments.experiment import Experiment, Run, Tuning
+from nap.lab.training.arms import (
+    FRESH,
+    FRESH_NO_NORM,
+    LAYER_NORM,
+    NAP,
+    NAP_FREE,
+    NAP_JOINT,
+    NAP_NO_AFFINE,
+    NAP_PULL,
+    NAP_WEAK_PULL,
+    NO_NORM,
+    RESCALED,
+)
+from nap.lab.training.settings import OneNetwork, Projected, TaskChanges, continual
 
 ARMS = (NO_NORM, LAYER_NORM, RESCALED, NAP, FRESH, FRESH_NO_NORM)
-ArmName = Literal["no norm", "LayerNorm", "LayerNorm, rescaled each task", "NaP", "fresh", "fresh, no norm"]
+AFFINE_ARMS = (NAP_FREE, NAP_JOINT, NAP_WEAK_PULL, NAP_PULL, NAP_NO_AFFINE)
+ArmName = Literal[
+    "no norm",
+    "LayerNorm",
+    "LayerNorm, rescaled each task",
+    "NaP",
+    "fresh",
+    "fresh, no norm",
+    "NaP, affine free",
+    "NaP, affine joint",
+    "NaP, affine pulled 1e-4",
+    "NaP, affine pulled 1e-3",
+    "NaP, no affine",
+]
+PAPERS_ARMS = get_args(ArmName)[: len(ARMS)]
 DQN_STYLE = (32, 32, 64, 64)
 
 
 @dataclass(frozen=True)
-class CaseStudy(OneNetwork, Projected):
+class CaseStudy(OneNetwork, Projected, TaskChanges):
     """Settings of Figure 1."""
 
-    arms: tuple[ArmName, ...] = get_args(ArmName)
+    arms: tuple[ArmName, ...] = PAPERS_ARMS
     """arms to train"""
 
     def __post_init__(self) -> None:
-        OneNetwork.__post_init__(self)
-        Projected.__post_init__(self)
+        for part in (OneNetwork, Projected, TaskChanges):
+            part.__post_init__(self)
 
 
 def runs(config: CaseStudy) -> list[Run]:
-    """A run for each arm."""
+    """A run for each arm and each treatment of the optimizer at a change of task."""
     arms = [config.nap(arm) for arm in ARMS if arm.name in config.arms]
-    return arm_runs("fig1", arms, continual(config))
+    arms += [replace(arm, output=config.output) for arm in AFFINE_ARMS if arm.name in config.arms]
+    return [
+        arm_run(name, arm, continual(config, optimizer_state=state), {"experiment": "fig1"} | tags)
+        for arm in arms
+        for name, state, tags in at_task_changes(arm.name, config.optimizer_state)
+    ]
 
 
 PAPER = CaseStudy(
@@ -47,17 +78,29 @@ PAPER = CaseStudy(
     epochs=20,  # not stated
     learning_rate=1e-4,  # as in §5.1; not stated for this figure
 )
-SMALL = replace(PAPER, images=1024, batch_size=32, tasks=40, epochs=20, learning_rate=3e-4)
-DIGITS = replace(SMALL, data="digits", images=512, network="mlp", width=64, depth=3)
-DEMO = replace(DIGITS, tasks=30, learning_rate=1e-3, seeds=4, arms=get_args(ArmName)[:-1])
+SMALL = replace(
+    PAPER,
+    images=1024,
+    batch_size=32,
+    tasks=40,
+    epochs=20,
+    learning_rate=3e-4,
+    optimizer_state=("reset", "keep"),
+    arms=(*PAPERS_ARMS, NAP_NO_AFFINE.name),
+)
+DIGITS = replace(
+    SMALL, data="digits", images=512, network="mlp", width=64, depth=3, optimizer_state=("reset",)
+)
+DEMO = replace(DIGITS, tasks=30, learning_rate=1e-3, seeds=4, arms=PAPERS_ARMS[:-1])
 
 EXPERIMENT = Experiment(
     name="fig1",
-    title="case study: labels drawn anew, over and over (Figure 1)",
-    shows="Growing weights end learning with and without LayerNorm; putting them back to their first norm "
-    "keeps the performance of a fresh network.",
+    title="case study: new random labels, task after task (Figure 1)",
+    shows="Growing weights end learning with and without LayerNorm; rescaling them to their initial norm "
+    "keeps the accuracy of a fresh network.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
     runs=runs,
     needs={"demo": "digits", "small": "cifar10", "paper": "cifar10"},
     folder="fig1",
+    tuning=Tuning(metric="accuracy", rates=(1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3)),
 )

@@ -1,14 +1,25 @@
-"""Figure 4, robustness to nonstationarity: two networks, seven methods, each with and without NaP (§5.1)."""
+"""Figure 4, robustness to nonstationarity: two networks, seven methods, each with and without NaP (§5.1).
+
+LayerNorm without projection is one more arm: what of NaP's effect is the normalization's.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from nap.lab.experiments.arm_runs import arm_run
-from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.training.arms import Arm, Strengths
-from nap.lab.training.settings import Network, Projected, StreamKind, Tasks, continual
+from nap.lab.experiments.arm_runs import arm_run, at_task_changes, slug
+from nap.lab.experiments.experiment import Experiment, Run, Tuning
+from nap.lab.training.arms import LAYER_NORM, Arm, Strengths
+from nap.lab.training.settings import (
+    Network,
+    OptimizerState,
+    Projected,
+    StreamKind,
+    TaskChanges,
+    Tasks,
+    continual,
+)
 from nap.methods.contract import check_range
 
 HIDDEN = {"mlp": 512, "cnn": 256}
@@ -16,7 +27,7 @@ Method = Literal["none", "L2", "regenerative", "shrink and perturb", "ReDo", "le
 
 
 @dataclass(frozen=True)
-class Robustness(Tasks, Projected, Strengths):
+class Robustness(Tasks, Projected, Strengths, TaskChanges):
     """Settings of Figure 4."""
 
     networks: tuple[Network, ...] = ("mlp", "cnn")
@@ -25,33 +36,49 @@ class Robustness(Tasks, Projected, Strengths):
     """what changes from task to task, each in turn"""
     methods: tuple[Method, ...] = get_args(Method)
     """methods to compare"""
+    layer_norm: bool = True
+    """one more arm: LayerNorm alone, without projection and without a method"""
     narrow: int = 1
     """divides the networks' widths (512 and 256), for a quick look"""
 
     def __post_init__(self) -> None:
-        for part in (Tasks, Projected, Strengths):
+        for part in (Tasks, Projected, Strengths, TaskChanges):
             part.__post_init__(self)
         check_range(self, "narrow", self.narrow, 1, min(HIDDEN.values()))
 
 
 def runs(config: Robustness) -> list[Run]:
-    """Networks × streams × methods × (without, with NaP)."""
+    """Networks × streams × treatments of the optimizer × (methods without and with NaP, LayerNorm)."""
+    arms = [_arm(config, method, nap) for method in config.methods for nap in (False, True)]
+    arms += [LAYER_NORM] if config.layer_norm else []
     return [
-        _run(config, network, stream, method, nap)
+        run
         for network in config.networks
         for stream in config.streams
-        for method in config.methods
-        for nap in (False, True)
+        for arm in arms
+        for run in _runs(config, network, stream, arm)
     ]
 
 
-def _run(config: Robustness, network: Network, stream: StreamKind, method: str, nap: bool) -> Run:
-    settings = continual(config, network=network, stream=stream, width=HIDDEN[network] // config.narrow)
+def _arm(config: Robustness, method: str, nap: bool) -> Arm:
     arm = Arm(f"NaP + {method}" if nap else method, method=method)
-    if nap:
-        arm = config.nap(replace(arm, norm="layer", project="step"))
+    return config.nap(replace(arm, norm="layer", project="step")) if nap else arm
+
+
+def _runs(config: Robustness, network: Network, stream: StreamKind, arm: Arm) -> list[Run]:
+    nap = arm.project == "step"
+    method = LAYER_NORM.name if arm == LAYER_NORM else arm.method
     tags = {"experiment": "fig4", "network": network, "stream": stream, "method": method, "nap": nap}
-    return arm_run(f"{network} {stream} {arm.name}", arm, settings, tags)
+    width = HIDDEN[network] // config.narrow
+
+    def run(name: str, state: OptimizerState, more: dict[str, str]) -> Run:
+        settings = continual(config, network=network, stream=stream, width=width, optimizer_state=state)
+        kind = "NaP" if nap else "LayerNorm" if arm == LAYER_NORM else "plain"
+        made = arm_run(name, arm, settings, tags | more)
+        # methods take the rate that is best without one: else each would hide how it changes the network
+        return replace(made, group=slug(f"{network} {stream} {kind} {state}"), decides=arm.method == "none")
+
+    return [run(*each) for each in at_task_changes(f"{network} {stream} {arm.name}", config.optimizer_state)]
 
 
 PAPER = Robustness(
@@ -74,4 +101,5 @@ EXPERIMENT = Experiment(
     runs=runs,
     needs={"demo": "digits", "small": "cifar10", "paper": "cifar10"},
     folder="fig4",
+    tuning=Tuning(metric="accuracy", rates=(1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3)),
 )

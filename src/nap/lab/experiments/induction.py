@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from nap.lab.experiments.arm_runs import slug
-from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs
 from nap.lab.sequences.arms import BASELINE, NAP, NAP_NO_SCALE, NORM_ONLY, PROJECTION_ONLY
 from nap.lab.sequences.run import CopyingWork
@@ -69,7 +69,7 @@ def runs(config: Induction) -> list[Run]:
 # Their stream would double with every branch of unit size, so branches have their share of it.
 # Of the short form the paper says that there are too many strings to learn by heart. 4,096 are not: networks
 # did that, and did not copy.
-PAPER = Induction(backbone_norm="none", branches="share")
+PAPER = Induction(backbone_norm="none", branches="share", clip=1.0)
 SMALL = replace(PAPER, forms=("65536x100+50",), steps=5_000)
 DEMO = Induction(
     blocks=2,
@@ -94,4 +94,5 @@ EXPERIMENT = Experiment(
     runs=runs,
     needs={"demo": "", "small": "", "paper": ""},
     folder="induction",
+    tuning=Tuning(metric="unseen", rates=(5e-4, 1e-3, 2e-3)),
 )

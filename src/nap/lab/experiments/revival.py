@@ -7,26 +7,27 @@ from typing import Any
 
 from torch import Tensor
 
-from nap.lab.experiments.arm_runs import arm_run
+from nap.lab.experiments.arm_runs import arm_run, at_task_changes
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.training import measure
 from nap.lab.training.arms import Arm
 from nap.lab.training.continual import ContinualRun, Row
-from nap.lab.training.settings import OneNetwork, continual
+from nap.lab.training.settings import OneNetwork, OptimizerState, TaskChanges, continual
 from nap.methods.contract import check_range
 
 NORMS = {"none": "none", "LayerNorm": "layer", "RMSNorm": "rms"}
 
 
 @dataclass(frozen=True)
-class Revival(OneNetwork):
+class Revival(OneNetwork, TaskChanges):
     """Settings of the revival experiment."""
 
     sgd_learning_rate: float = 0.1
     """learning rate of the arms that use SGD"""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        OneNetwork.__post_init__(self)
+        TaskChanges.__post_init__(self)
         check_range(self, "sgd_learning_rate", self.sgd_learning_rate, 1e-12, 1e3)
 
 
@@ -68,17 +69,21 @@ class RevivalRun(ContinualRun):
 
 
 def runs(config: Revival) -> list[Run]:
-    """Norms × optimizers."""
-    return [_run(config, norm, optimizer) for optimizer in ("Adam", "SGD") for norm in NORMS]
+    """Optimizers × norms × treatments of the optimizer at a change of task."""
+    return [run for optimizer in ("Adam", "SGD") for norm in NORMS for run in _runs(config, norm, optimizer)]
 
 
-def _run(config: Revival, norm: str, optimizer: Any) -> Run:
+def _runs(config: Revival, norm: str, optimizer: Any) -> list[Run]:
     rate = config.learning_rate if optimizer == "Adam" else config.sgd_learning_rate
     word: Any = NORMS[norm]
-    name = f"{'no norm' if norm == 'none' else norm}, {optimizer}"
-    arm = Arm(name, norm=word, optimizer=optimizer)
+    arm = Arm(f"{'no norm' if norm == 'none' else norm}, {optimizer}", norm=word, optimizer=optimizer)
     tags = {"experiment": "revival", "norm": norm, "optimizer": optimizer}
-    return arm_run(name, arm, continual(config, learning_rate=rate), tags, kind=RevivalRun)
+
+    def run(name: str, state: OptimizerState, more: dict[str, str]) -> Run:
+        settings = continual(config, learning_rate=rate, optimizer_state=state)
+        return arm_run(name, arm, settings, tags | more, kind=RevivalRun)
+
+    return [run(*each) for each in at_task_changes(arm.name, config.optimizer_state)]
 
 
 PAPER = Revival(data="mnist", images=0, width=512, depth=2, tasks=20, epochs=10, learning_rate=1e-3)

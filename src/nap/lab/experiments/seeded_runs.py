@@ -35,14 +35,21 @@ def seeded_runs(
     How many seeds there are says nothing of one of them, so its settings have the usual number, whatever was
     asked for: more can be added later, in the same folder, as long as the runs that are there stay the same.
     """
-    settings = replace(settings, seeds=type(settings).seeds)
+    settings = replace(settings, seeds=type(settings).seeds, first_seed=0)
+    first = config.first_seed
     whats = [
-        NetworkRun(arm, settings, seed, tags, min(together, config.seeds - seed))
+        NetworkRun(arm, settings, seed, tags, min(together, first + config.seeds - seed))
         for arm in arms
-        for seed in range(0, config.seeds, together)
+        for seed in range(first, first + config.seeds, together)
     ]
     return [
-        Run(f"{prefix}{slug(what.arm.name)}-{_of_seeds(what.seeds)}", what, partial(work, what), spreads)
+        Run(
+            f"{prefix}{slug(what.arm.name)}-{_of_seeds(what.seeds)}",
+            what,
+            partial(work, what),
+            spreads,
+            group=f"{prefix}{slug(what.arm.name)}",
+        )
         for what in whats
     ]
 

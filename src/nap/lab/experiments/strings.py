@@ -1,15 +1,17 @@
-"""Random strings that are drawn anew, over and over: do transformers go on memorising them? (Appendix C.3)"""
+"""Random strings, data set after data set: does a transformer keep memorising them? (Appendix C.3)"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.experiments.arm_runs import at_task_changes, slug
+from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
 from nap.lab.sequences.arms import BASELINE, NAP, NAP_NO_SCALE, NORM_ONLY, decayed
 from nap.lab.sequences.run import MemorisingWork
-from nap.lab.sequences.settings import Memorising
+from nap.lab.sequences.settings import Memorising, MemorisingRun
+from nap.lab.training.settings import TaskChanges
 from nap.methods.contract import check_range as check
 
 ARMS = (BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE)
@@ -17,7 +19,7 @@ ArmName = Literal["baseline", "norm only", "NaP", "NaP, no scale"]
 
 
 @dataclass(frozen=True)
-class Strings(Memorising):
+class Strings(Memorising, TaskChanges):
     """Settings of the random strings."""
 
     arms: tuple[ArmName, ...] = get_args(ArmName)
@@ -26,19 +28,26 @@ class Strings(Memorising):
     """more arms: the baseline with these strengths of AdamW's weight decay"""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        Memorising.__post_init__(self)
+        TaskChanges.__post_init__(self)
         for strength in self.weight_decays:
             check(self, "weight_decays", strength, 0)
 
 
 def runs(config: Strings) -> list[Run]:
-    """A run for each arm and seed."""
+    """A run for each treatment of the optimizer, arm and seed."""
     arms = [arm for arm in ARMS if arm.name in config.arms] + [decayed(d) for d in config.weight_decays]
     tags = {"experiment": "strings", "chance": 1 / config.vocabulary}
-    return seeded_runs(config, arms, settings_of(config, Memorising), MemorisingWork, tags)
+    settings = vars(settings_of(config, Memorising))
+    found: list[Run] = []
+    for name, state, more in at_task_changes("", config.optimizer_state):
+        one = MemorisingRun(**settings, optimizer_state=state)
+        prefix = f"{slug(name)}-" if name else ""
+        found += seeded_runs(config, arms, one, MemorisingWork, tags | more, prefix=prefix)
+    return found
 
 
-PAPER = Strings()
+PAPER = Strings(clip=1.0)  # as in the language model; the paper does not say
 SMALL = replace(PAPER, strings=256, length=128, tasks=20, steps=500)
 DEMO = Strings(
     blocks=2,
@@ -56,11 +65,12 @@ DEMO = Strings(
 
 EXPERIMENT = Experiment(
     name="strings",
-    title="random strings, drawn anew over and over, learnt by a transformer (Appendix C.3)",
+    title="random strings, data set after data set, memorised by a transformer (Appendix C.3)",
     shows="A plain transformer memorises later strings less well; weight projection or weight decay keeps it "
     "able to learn.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
     runs=runs,
     needs={"demo": "", "small": "", "paper": ""},
     folder="strings",
+    tuning=Tuning(metric="accuracy", rates=(5e-4, 1e-3, 2e-3)),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
 from nap.lab.models.vgg import VGG_LIKE
 from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
@@ -87,4 +87,7 @@ EXPERIMENT = Experiment(
     runs=runs,
     needs={"demo": "digits", "small": "cifar10", "paper": "cifar10"},
     folder="table1-cifar",
+    tuning=Tuning(
+        metric="test_accuracy", rates=(0.025, 0.05, 0.1), over="last", changes={"held_out": 10_000}
+    ),
 )

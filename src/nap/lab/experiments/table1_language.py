@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
 from nap.lab.sequences.arms import BASELINE, NAP, NORM_ONLY
 from nap.lab.sequences.examined import Examined, ExaminedWork
@@ -82,4 +82,5 @@ EXPERIMENT = Experiment(
         "paper": "gpt-neox-tokenizer, " + ", ".join(SETS),
     },
     folder="table1-language",
+    tuning=Tuning(metric="valid_loss", rates=(2e-3, 4e-3, 8e-3), goal="lowest", over="last"),
 )

@@ -29,7 +29,7 @@ class Task:
 
 def home(experiment: Experiment, how: How) -> Path:
     """The folder of an experiment's runs at one scale."""
-    return how.out / f"{experiment.folder}-{how.scale}"
+    return how.out / f"{experiment.folder}-{how.scale}{'-tuned' * (how.tuned is not None)}"
 
 
 def share(part: str, runs: int) -> slice:

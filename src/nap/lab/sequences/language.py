@@ -11,6 +11,7 @@ from nap.lab.data.corpus import load
 from nap.lab.data.tokens import TokenFile, Windows
 from nap.lab.runs.crew import here
 from nap.lab.runs.work import OtherInputs
+from nap.lab.seeds import check_seeds
 from nap.lab.sequences.settings import Network
 from nap.lab.sequences.trainer import Trainer
 from nap.lab.training.network_run import NetworkRun
@@ -59,12 +60,15 @@ class Reading(Network):
     recompute: bool = False
     """activations inside blocks are computed again in the backward pass, to save memory"""
     seeds: int = 3
-    """networks of each arm; seeds count from 0"""
+    """networks of each arm"""
+    first_seed: int = 0
+    """the first of their seeds; 100 and above are for tuning, and no claim reads them"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("length", "batch_size", "parts", "steps", "every", "seeds"):
             check(self, name, getattr(self, name), 1)
+        check_seeds(self.first_seed, self.seeds)
         check(self, "learning_rate", self.learning_rate, 1e-12, 1.0)
         check(self, "warm_up", self.warm_up, 0, self.steps - 1)
         check(self, "weight_decay", self.weight_decay, 0)

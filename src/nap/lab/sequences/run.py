@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nap.lab.data.streams import batches
 from nap.lab.data.strings import copied_strings, random_strings
-from nap.lab.sequences.settings import Copying, Memorising
+from nap.lab.sequences.settings import Copying, Memorising, MemorisingRun
 from nap.lab.sequences.trainer import Parts, Trainer
 from nap.lab.training.network_run import NetworkRun
 
@@ -58,6 +58,7 @@ class StringWork(ABC):
             learning_rate=settings.learning_rate,
             parts=parts,
             weight_decay=what.arm.weight_decay,
+            clip=settings.clip or None,
             half=cuda,
             compile_=compile_,
         )
@@ -104,7 +105,7 @@ class MemorisingWork(StringWork):
     """Random strings, new ones for each task. A row for each task, and ten on the way."""
 
     def __init__(self, what: NetworkRun, device: torch.device, **options: Any):
-        settings: Memorising = what.settings
+        settings: MemorisingRun = what.settings
         self._so_far: list[float] = []
         super().__init__(
             what,
@@ -117,8 +118,8 @@ class MemorisingWork(StringWork):
         )
 
     def advance(self) -> list[Row]:
-        if self.what.settings.fresh_moments and self.done % self._in_task == 0:
-            self.trainer.forget_moments_()
+        if self.what.settings.optimizer_state == "reset" and self.done % self._in_task == 0:
+            self.trainer.reset_optimizer_()
         return super().advance()
 
     def strings(self, task: int) -> Tensor:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nap.lab.models.transformer import BackboneNorm, Branches, Positions, Transformer
+from nap.lab.seeds import check_seeds
+from nap.lab.training.settings import OptimizerState
 from nap.methods.contract import check_range as check
 
 
@@ -63,19 +65,25 @@ class Training:
     """strings in a batch"""
     learning_rate: float = 1e-3
     """Adam's learning rate, constant"""
+    clip: float = 0.0
+    """largest norm of the gradient; 0 for no limit"""
     seeds: int = 3
-    """networks of each arm; seeds count from 0"""
+    """networks of each arm"""
+    first_seed: int = 0
+    """the first of their seeds; 100 and above are for tuning, and no claim reads them"""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seeds"):
             check(self, name, getattr(self, name), 1)
+        check_seeds(self.first_seed, self.seeds)
+        check(self, "clip", self.clip, 0)
         check(self, "vocabulary", self.vocabulary, 2)
         check(self, "learning_rate", self.learning_rate, 1e-12, 1.0)
 
 
 @dataclass(frozen=True)
 class Memorising(Network, Training):
-    """Strings that are drawn anew, over and over."""
+    """Random strings, a new data set for each task."""
 
     strings: int = 1024
     """strings of a data set"""
@@ -85,8 +93,6 @@ class Memorising(Network, Training):
     """data sets, one after the other"""
     steps: int = 1000
     """updates on each"""
-    fresh_moments: bool = False
-    """Adam begins anew with each data set, though the network does not"""
 
     def __post_init__(self) -> None:
         Network.__post_init__(self)
@@ -95,6 +101,14 @@ class Memorising(Network, Training):
             check(self, name, getattr(self, name), 1)
         check(self, "length", self.length, 2)
         check(self, "strings", self.strings, self.batch_size)
+
+
+@dataclass(frozen=True)
+class MemorisingRun(Memorising):
+    """All that the rows of one network depend on, but for its arm and seed."""
+
+    optimizer_state: OptimizerState = "legacy"
+    """Adam's moments and step count at a change of task: reset, or kept (legacy means kept)"""
 
 
 @dataclass(frozen=True)

@@ -155,11 +155,11 @@ class Trainer:
         return self.watch.read() | dict(zip(self.parts, shares, strict=True))
 
     @torch.no_grad()
-    def forget_moments_(self) -> None:
-        """The optimizer as it was before its first update."""
-        for kept in self.optimizer.state.values():
-            for tensor in kept.values():
-                tensor.zero_()
+    def reset_optimizer_(self) -> None:
+        """Zero the optimizer's moments and step count."""
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
 
     def numbers(self) -> dict[str, float]:
         """Norms as they are now, and the rate that they leave."""

@@ -41,26 +41,32 @@ def sweep(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str
     if Place.from_environment().size > 1:
         raise ValueError("torchrun started several drivers; give nap sweep without torchrun")
     todo = jobs(requests, settings)
-    found = [look(job.path) for job in todo]
     title = ", ".join(request.name for _, request in requests)
     if how.dry_run:
         _check(todo, how)
-        Console().print(plan(title, todo, found, force=how.force))
+        Console().print(plan(title, todo, [look(job.path) for job in todo], force=how.force))
         return FINISHED
+    code = exit_code(driven(title, todo, how))
+    if code == STOPPED:
+        return code
+    for folder in {home(experiment, how): None for experiment, _ in requests}:
+        show(folder, with_report=how.report)
+    return code
+
+
+def driven(title: str, todo: Sequence[Job], how: Sweeping) -> list[Tracked]:
+    """Every job as far as it came on the engine that was asked for; says so where a signal stopped it."""
+    found = [look(job.path) for job in todo]
     with opened(how, len(todo)) as engine, stop_requests() as stop:
         _check(todo, how)
         runs = [_ready(job, each, how) for job, each in zip(todo, found, strict=True)]
         print(_announcement(title, how, runs, engine), flush=True)
         with view(title, "starting" if how.engine == "local" else "queued") as seen:
             drive(runs, engine, seen, retries=how.retries, stop=stop)
-    code = exit_code(runs)
-    if code == STOPPED:
+    if exit_code(runs) == STOPPED:
         left = sum(run.standing not in ("finished", "failed", "refused") for run in runs)
         print(f"Stopped by {stop.signal}, {left} of {len(runs)} runs are left; {same_command(how)} goes on")
-        return code
-    for folder in {home(experiment, how): None for experiment, _ in requests}:
-        show(folder, with_report=how.report)
-    return code
+    return runs
 
 
 def exit_code(runs: Sequence[Tracked]) -> int:

@@ -58,8 +58,10 @@ class Sweeping(How):
             )
 
 
+TUNING_ALONE = ("tuning_seeds", "rates", "extend")  # options of `nap tune` that no worker knows
 # what a worker is not told: the driver sees to it, once, or says it otherwise
 _DRIVERS_OWN = {f.name for f in fields(Sweeping)} - {f.name for f in fields(How)} | {
+    *TUNING_ALONE,
     "part",
     "threads",
     "force",

@@ -65,6 +65,8 @@ class Arm:
     fresh: bool = False  # every task starts from a new initialisation
     method: str = "none"
     optimizer: Literal["Adam", "SGD"] = "Adam"
+    learnable: bool = True  # the normalization layers have a learnable scale and offset
+    decay: float | None = None  # of the affine rule "decay"; None takes the settings' --decay
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -80,5 +82,10 @@ NO_NORM = Arm("no norm")
 LAYER_NORM = Arm("LayerNorm", norm="layer")
 RESCALED = Arm("LayerNorm, rescaled each task", norm="layer", project="task", affine="free")
 NAP = Arm("NaP", norm="layer", project="step")
+NAP_FREE = Arm("NaP, affine free", norm="layer", project="step", affine="free")
+NAP_JOINT = Arm("NaP, affine joint", norm="layer", project="step", affine="joint")
+NAP_WEAK_PULL = Arm("NaP, affine pulled 1e-4", norm="layer", project="step", decay=1e-4)
+NAP_PULL = Arm("NaP, affine pulled 1e-3", norm="layer", project="step", decay=1e-3)
+NAP_NO_AFFINE = Arm("NaP, no affine", norm="layer", project="step", affine="free", learnable=False)
 FRESH = Arm("fresh", norm="layer", fresh=True)
 FRESH_NO_NORM = Arm("fresh, no norm", fresh=True)

@@ -58,7 +58,8 @@ class ContinualRun:
     ):
         settings, self.arm, self.tags = run.settings, run.arm, dict(run.tags)
         self.settings = settings
-        self.seeds = list(range(settings.seeds)) if seeds is None else list(seeds)
+        first = settings.first_seed
+        self.seeds = list(range(first, first + settings.seeds)) if seeds is None else list(seeds)
         images = data.normalised(dtype)
         self.data, self.stream = data, Stream(settings.stream)
         self.make = settings.make(images.shape[1:], data.classes)
@@ -68,7 +69,11 @@ class ContinualRun:
         self.projector = None
         if self.arm.project != "never":
             self.projector = PopulationProjector(
-                skeleton, initial, output=self.arm.output, affine=self.arm.affine, decay=settings.decay
+                skeleton,
+                initial,
+                output=self.arm.output,
+                affine=self.arm.affine,
+                decay=settings.decay if self.arm.decay is None else self.arm.decay,
             )
         size = sum(p[0].numel() for p in initial.values())
         chosen = strategy or best_strategy(settings.network, device, size, len(self.seeds))
@@ -106,8 +111,10 @@ class ContinualRun:
 
     def advance(self) -> list[Row]:
         task, epoch = self.task, self.done % self.settings.epochs
+        rows: list[Row] = []
         if epoch == 0:
             self._show(task)
+            rows = self._initial_rows() if task == 1 else []
             self._change_task_(task)
         for seed, generator in zip(self.seeds, self.learner.generators, strict=True):
             generator.manual_seed(_number(_EPOCH, seed, task, epoch))
@@ -116,7 +123,7 @@ class ContinualRun:
         tally = self.learner.learn_epoch(index, steps_before=self.done * self.learner.steps_per_epoch)
         self._tallies.append(tally)
         self.done += 1
-        return self._rows(task) if epoch + 1 == self.settings.epochs else []
+        return rows + (self._rows(task) if epoch + 1 == self.settings.epochs else [])
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -159,23 +166,44 @@ class ContinualRun:
             if self.projector is not None:
                 self.projector.project_(learner.parameters)
             if self.arm.fresh:
-                learner.start_over_(self._initial(learner.skeleton, task, learner.images.device))
+                learner.load_parameters_(self._initial(learner.skeleton, task, learner.images.device))
+            if self._resets_optimizer:
+                learner.reset_optimizer_()
         x, y = learner.inputs(self.probe), learner.labels.gather(1, self.probe)
         self._start = {"start_gradient_norm": measure.gradient_norms(learner, x, y).double().cpu()}
 
+    @property
+    def _resets_optimizer(self) -> bool:
+        state = self.settings.optimizer_state
+        return state == "reset" or (state == "legacy" and self.arm.fresh)
+
+    def _initial_rows(self) -> list[Row]:
+        """Task 0: the networks before their first update, so that growth is measured from there."""
+        return self._labelled(0, self._diagnostics())
+
     def _rows(self, task: int) -> list[Row]:
-        learner, x = self.learner, self.learner.inputs(self.probe)
-        numbers = {
+        learnt = {
             "accuracy": torch.stack([t.accuracy for t in self._tallies]).mean(0),
             "final_accuracy": self._tallies[-1].accuracy,
             "loss": torch.stack([t.loss for t in self._tallies]).mean(0),
             "gradient_norm": torch.stack([t.gradient_norm for t in self._tallies]).mean(0),
-            **self._start,
+        }
+        return self._labelled(task, learnt | self._start | self._diagnostics())
+
+    def _diagnostics(self) -> dict[str, Tensor]:
+        learner, x = self.learner, self.learner.inputs(self.probe)
+        numbers = {
             **measure.norm_numbers(learner),
             **measure.scale_drift(learner),
             **measure.jacobian_norms(learner, x[:, :128]),
             **measure.unit_numbers(learner, x),
         }
+        if x.is_cuda:
+            torch.cuda.empty_cache()  # training needs far less: leave the rest to processes beside this one
+        return numbers
+
+    def _labelled(self, task: int, numbers: Mapping[str, Tensor]) -> list[Row]:
+        """A row for each seed."""
         lists = {name: value.double().tolist() for name, value in numbers.items()}
         return [
             {"arm": self.arm.name, **self.tags, "seed": seed, "task": task}
@@ -192,7 +220,7 @@ def skeleton_of(
     if arm.method == "leaky ReLU":
         method.prepare_(model, example)
     if arm.norm != "none":
-        nap.normalize_(model, example, norm=arm.norm)
+        nap.normalize_(model, example, norm=arm.norm, affine="scale_offset" if arm.learnable else "none")
     if arm.method != "leaky ReLU":
         method.prepare_(model, example)
     return model

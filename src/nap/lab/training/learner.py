@@ -150,10 +150,14 @@ class Learner:
         return self._steps
 
     @torch.no_grad()
-    def start_over_(self, initial: Stacked) -> None:
-        """Fresh parameters, and an optimizer that remembers nothing."""
+    def load_parameters_(self, parameters: Stacked) -> None:
+        """Overwrite the parameters in place; the optimizer keeps its state."""
         for name, parameter in self.parameters.items():
-            parameter.copy_(initial[name])
+            parameter.copy_(parameters[name])
+
+    @torch.no_grad()
+    def reset_optimizer_(self) -> None:
+        """Zero the optimizer's moments and step count."""
         for state in self.optimizer.state.values():
             for value in state.values():
                 value.zero_()
@@ -248,7 +252,8 @@ class Learner:
         self._use_kernels()
         changing = [*self.parameters.values(), self._position, self._sums, *self._guard.tensors]
         step = captured(self._update, changing, self.generators) if self.recipe.graph else self._update
-        self.start_over_(self.initial)
+        self.load_parameters_(self.initial)
+        self.reset_optimizer_()
         self._position.zero_()
         self._sums.zero_()
         self._guard.reset_()

@@ -99,7 +99,7 @@ def jacobian_norms(learner: Learner, x: Tensor) -> Numbers:
         return diagnostics.jacobian_norm(learner.skeleton, x, parameters=parameters)
 
     parameters = {name: p.detach() for name, p in learner.parameters.items()}
-    return {"jacobian_norm": vmap(one)(parameters, x)}
+    return {"jacobian_norm": vmap(one, chunk_size=1)(parameters, x)}  # all at once take gigabytes
 
 
 def gradient_norms(learner: Learner, x: Tensor, y: Tensor) -> Tensor:

@@ -13,11 +13,13 @@ import torch
 from torch import nn
 
 from nap.lab.models import cnn, mlp
+from nap.lab.seeds import check_seeds
 from nap.lab.training.arms import AffineRule, Arm, OutputRule, Strengths
 from nap.methods.contract import check_range as check
 
 StreamKind = Literal["random labels", "permuted labels", "permuted pixels"]
 Network = Literal["mlp", "cnn"]
+OptimizerState = Literal["keep", "reset", "legacy"]
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,15 @@ class Tasks:
     probe: int = 512
     """images that the diagnostics are measured on"""
     seeds: int = 5
-    """networks of each arm, trained at once; seeds count from 0"""
+    """networks of each arm, trained at once"""
+    first_seed: int = 0
+    """the first of their seeds; 100 and above are for tuning, and no claim reads them"""
 
     def __post_init__(self) -> None:
         for name in ("depth", "tasks", "epochs", "batch_size", "probe", "seeds"):
             check(self, name, getattr(self, name), 1)
         check(self, "images", self.images, 0)
+        check_seeds(self.first_seed, self.seeds)
         check(self, "learning_rate", self.learning_rate, 1e-12, 1e3)
         if not self.channels or min(self.channels) < 1:
             raise ValueError(f"channels is {self.channels}: name at least one, each at least 1")
@@ -56,6 +61,20 @@ class Tasks:
             raise ValueError(
                 f"batch_size is {self.batch_size}, more than the {self.images} images; lower --batch-size"
             )
+
+
+@dataclass(frozen=True)
+class TaskChanges:
+    """What happens to the optimizer at a change of task."""
+
+    optimizer_state: tuple[OptimizerState, ...] = ("reset",)
+    """the optimizer's moments and step count at a change of task, for every arm alike, fresh networks
+    included: keep, reset, or both, each in a run of its own (legacy: keep, but a new optimizer for fresh
+    networks, as in runs made before there was this setting)"""
+
+    def __post_init__(self) -> None:
+        if not self.optimizer_state:
+            raise ValueError("optimizer_state is empty: name keep, reset or both")
 
 
 @dataclass(frozen=True)
@@ -102,6 +121,10 @@ class Projected:
 @dataclass(frozen=True)
 class Continual(OneNetwork, Projected, Strengths):
     """All that a continual run depends on, but for its arm."""
+
+    optimizer_state: OptimizerState = "legacy"
+    """the optimizer's moments and step count at a change of task, for every arm alike: kept or reset; legacy
+    is what runs did before there was this setting: kept, but fresh networks start with a new optimizer"""
 
     def __post_init__(self) -> None:
         for part in (OneNetwork, Projected, Strengths):

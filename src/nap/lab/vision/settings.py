@@ -9,6 +9,7 @@ from typing import Literal
 from torch import nn
 
 from nap.lab.models.vgg import HE, VGG16, vgg
+from nap.lab.seeds import check_seeds
 from nap.lab.vision.augment import Edges
 from nap.methods.contract import check_range as check
 
@@ -62,11 +63,14 @@ class Seeing:
     flip: bool = True
     """half of the images are mirrored"""
     seeds: int = 3
-    """networks of each arm; seeds count from 0"""
+    """networks of each arm"""
+    first_seed: int = 0
+    """the first of their seeds; 100 and above are for tuning, and no claim reads them"""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "steps", "every", "seeds"):
             check(self, name, getattr(self, name), 1)
+        check_seeds(self.first_seed, self.seeds)
         check(self, "learning_rate", self.learning_rate, 1e-12, 100.0)
         for name in ("momentum", "smoothing"):
             check(self, name, getattr(self, name), 0, 0.999)

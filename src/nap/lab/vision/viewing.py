@@ -9,6 +9,7 @@ from typing import Literal
 from torch import nn
 
 from nap.lab.models.resnet import RESNET50, ResNetV2
+from nap.lab.seeds import check_seeds
 from nap.methods.contract import check_range as check
 from nap.schedules import warmup_cosine_value
 
@@ -54,13 +55,16 @@ class Viewing:
     smoothing: float = 0.1
     """label smoothing"""
     seeds: int = 3
-    """networks of each arm; seeds count from 0"""
+    """networks of each arm"""
+    first_seed: int = 0
+    """the first of their seeds; 100 and above are for tuning, and no claim reads them"""
 
     def __post_init__(self) -> None:
         for name in ("width", "size", "batch_size", "epochs", "every", "seeds"):
             check(self, name, getattr(self, name), 1)
         check(self, "resize", self.resize, self.size)
         check(self, "smallest", self.smallest, 1e-6, 1)
+        check_seeds(self.first_seed, self.seeds)
         check(self, "learning_rate", self.learning_rate, 1e-12, 100.0)
         check(self, "warm_up", self.warm_up, 0, self.epochs)
         for name in ("momentum", "smoothing"):

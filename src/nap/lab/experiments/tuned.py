@@ -1,0 +1,141 @@
+"""Tuned learning rates as a file: what `nap tune` writes and `nap run --tuned FILE` reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from nap.lab.experiments.experiment import Experiment, Run, Tuning
+from nap.lab.runs.folder import differences
+
+FILE_NAME = "tuned.json"
+FREE = ("learning_rate", "seeds", "first_seed", "seed", "together", "tags")  # may differ from what was tuned
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Results of one group of runs by learning rate, a number for each tuning seed."""
+
+    results: Mapping[float, tuple[float | None, ...]]  # None: that seed's run broke down
+    config: Mapping[str, Any]  # of the runs, less what may differ
+
+    def mean(self, rate: float) -> float | None:
+        """Over seeds; None where one of them broke down."""
+        values = [value for value in self.results[rate] if value is not None]
+        return fmean(values) if len(values) == len(self.results[rate]) else None
+
+    def best(self, tuning: Tuning) -> float | None:
+        """The rate with the best mean; None where every rate broke down."""
+        sign = 1 if tuning.goal == "highest" else -1
+        means = {rate: mean for rate in self.results if (mean := self.mean(rate)) is not None}
+        return max(means, key=lambda rate: (sign * means[rate], -rate)) if means else None
+
+    def beyond(self, tuning: Tuning, factor: float) -> float | None:
+        """The rate to try next: past the end that the best lies at; None if it lies inside."""
+        rates, best = sorted(self.results), self.best(tuning)
+        if best is None:
+            return rates[0] / factor
+        if best == rates[-1]:
+            return best * factor
+        return best / factor if best == rates[0] else None
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The learning rates of an experiment at one scale, and the results that they were chosen by."""
+
+    experiment: str
+    scale: str
+    tuning: Tuning
+    seeds: Sequence[int]
+    groups: Mapping[str, Sensitivity]
+
+    def rate(self, run: Run) -> float:
+        """The learning rate of a run; refuses one that was not tuned, or was with other settings."""
+        if (group := self.groups.get(run.tuned_as)) is None:
+            raise ValueError(
+                f"--tuned: {run.name} takes the learning rate of {run.tuned_as}, which was not tuned; "
+                f"tuned are {', '.join(self.groups)}: give nap tune the same settings"
+            )
+        changed = list(differences(group.config, comparable(run, self.tuning))) if run.decides else []
+        if changed:
+            raise ValueError(
+                f"--tuned: {run.tuned_as} was tuned with other settings: {'; '.join(changed)}; "
+                "tune again with these"
+            )
+        best = group.best(self.tuning)
+        assert best is not None, "save() refuses a group without a result"
+        return best
+
+    def applied(self, experiment: Experiment) -> Experiment:
+        """The experiment with each run at the rate of its group."""
+
+        def runs(config: Any) -> list[Run]:
+            asked = experiment.runs(config)
+            rates = {run.name: self.rate(run) for run in asked}
+            at = {
+                rate: {run.name: run for run in experiment.runs(replace(config, learning_rate=rate))}
+                for rate in set(rates.values())
+            }
+            return [at[rates[run.name]][run.name] for run in asked]
+
+        return replace(experiment, runs=runs)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "experiment": self.experiment,
+            "scale": self.scale,
+            "metric": self.tuning.metric,
+            "goal": self.tuning.goal,
+            "over": self.tuning.over,
+            "seeds": list(self.seeds),
+            "learning_rates": {name: group.best(self.tuning) for name, group in self.groups.items()},
+            "results": {
+                name: {f"{rate:g}": list(group.results[rate]) for rate in sorted(group.results)}
+                for name, group in self.groups.items()
+            },
+            "configs": {name: dict(group.config) for name, group in self.groups.items()},
+        }
+
+
+def comparable(run: Run, tuning: Tuning) -> dict[str, Any]:
+    """What a run's config must have in common with the runs that its rate was tuned on."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: plain(of) for key, of in value.items() if key not in (*FREE, *tuning.changes)}
+        return value
+
+    return plain(json.loads(json.dumps(dataclasses.asdict(run.config))))  # type: ignore[no-any-return]
+
+
+def read(path: Path, experiment: Experiment, scale: str) -> Tuned:
+    """The rates of a file, for this experiment and scale."""
+    try:
+        content = json.loads(path.read_bytes())
+        results = {
+            name: {float(rate): tuple(values) for rate, values in of.items()}
+            for name, of in content["results"].items()
+        }
+        about, seeds, configs = (
+            (content["experiment"], content["scale"]),
+            content["seeds"],
+            content["configs"],
+        )
+        groups = {name: Sensitivity(of, configs[name]) for name, of in results.items()}
+    except OSError as error:
+        raise ValueError(f"--tuned {path}: {error.strerror}; nap tune writes such a file") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"--tuned {path} is no file that nap tune wrote: {error!r}") from error
+    if about != (experiment.name, scale):
+        raise ValueError(
+            f"--tuned {path} is for {about[0]} at scale {about[1]}, not {experiment.name} at {scale}"
+        )
+    if experiment.tuning is None:
+        raise ValueError(f"{experiment.name} has nothing to tune; leave --tuned out")
+    return Tuned(*about, experiment.tuning, seeds, groups)
