@@ -105,24 +105,29 @@ def assert_network_fits(settings: Continual, shape: tuple[int, int, int], classe
 @pytest.mark.parametrize(
     ("config", "count"),
     [
-        (fig4.PAPER, 56),
-        (replace(fig4.PAPER, streams=("random labels",)), 28),
-        (replace(fig4.PAPER, networks=("cnn",), streams=("permuted pixels",), methods=("ReDo",)), 2),
+        (fig4.PAPER, 60),
+        (replace(fig4.PAPER, streams=("random labels",)), 30),
+        (replace(fig4.PAPER, networks=("cnn",), streams=("permuted pixels",), methods=("ReDo",)), 3),
+        (replace(fig4.PAPER, optimizer_state=("reset", "keep"), layer_norm=False), 112),
     ],
 )
 def test_fig4_crosses_networks_streams_methods_and_nap(config: fig4.Robustness, count: int) -> None:
     found = fig4.runs(config)
     assert len({run.name for run in found}) == len(found) == count
-    crossed = {tuple(run.config.tags[key] for key in ("network", "stream", "method", "nap")) for run in found}
+    keys = ("network", "stream", "method", "nap", "optimizer_state")
+    crossed = {tuple(run.config.tags[key] for key in keys) for run in found}
     assert len(crossed) == count
     for run in found:
         arm, tags, settings = run.config.arm, run.config.tags, run.config.settings
-        assert (arm.method, settings.network, settings.stream) == (
-            tags["method"],
+        plain = tags["method"] == "LayerNorm"
+        assert (settings.network, settings.stream, settings.optimizer_state) == (
             tags["network"],
             tags["stream"],
+            tags["optimizer_state"],
         )
-        assert (arm.norm, arm.project) == (("layer", "step") if tags["nap"] else ("none", "never"))
+        assert arm.method == ("none" if plain else tags["method"])
+        norm = "layer" if tags["nap"] or plain else "none"
+        assert (arm.norm, arm.project) == (norm, "step" if tags["nap"] else "never")
         assert settings.width == {"mlp": 512, "cnn": 256}[settings.network]
 
 

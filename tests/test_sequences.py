@@ -23,6 +23,7 @@ from nap.lab.sequences.arms import (
     BASELINE,
     NAP,
     NAP_NO_SCALE,
+    NAP_RMS,
     NORM_ONLY,
     PROJECTION_ONLY,
     SequenceArm,
@@ -37,7 +38,7 @@ CPU = torch.device("cpu")
 NET: dict[str, Any] = {"blocks": 1, "heads": 2, "width": 16, "vocabulary": 8, "batch_size": 8}
 MEMORISING = MemorisingRun(**NET, strings=20, length=9, tasks=3, steps=7, learning_rate=1e-2)
 COPYING = Copying(**NET, strings=20, prefix=8, suffix=5, steps=7, every=3, learning_rate=1e-2)
-ARMS = [BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE, PROJECTION_ONLY, decayed(0.1)]
+ARMS = [BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE, PROJECTION_ONLY, NAP_RMS, decayed(0.1)]
 
 
 def work(arm: SequenceArm = NAP, config: Any = MEMORISING, seed: int = 0, **options: Any) -> StringWork:

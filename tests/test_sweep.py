@@ -66,10 +66,10 @@ def test_a_part_of_a_sweep_has_the_same_jobs_as_the_whole() -> None:
 
 def test_several_experiments_that_share_runs_share_jobs() -> None:
     found = asked("fig4 stats walk --seeds 3")
-    assert len(found) == len({job.folder for job in found}) == 15
+    assert len(found) == len({job.folder for job in found}) == 16
     assert found[-1].label == "walk walks"
     assert found[-1].command[4:7] == ("fig4", "stats", "walk")
-    assert found[-1].command[-1] == "15/15"
+    assert found[-1].command[-1] == "16/16"
 
 
 def test_a_folder_says_what_there_is_to_do(tmp_path: Path) -> None:

@@ -27,6 +27,15 @@ class Interval(NamedTuple):
     estimate: float
     low: float
     high: float
+    standard_error: float = 0.0
+    freedom: int = 1  # degrees of freedom of Student's t
+
+    def beyond(self, bound: float) -> float:
+        """One-sided p-value of an estimate that lies so far above `bound` by chance."""
+        gap = self.estimate - bound
+        if self.standard_error == 0:
+            return 0.0 if gap > 0 else 1.0
+        return 1 - student_cdf(gap / self.standard_error, self.freedom)
 
 
 def mean(samples: np.ndarray) -> np.ndarray:
@@ -41,11 +50,13 @@ def interval(
     generator: np.random.Generator,
     level: float = 0.95,
     draws: int = 10_000,
+    stratified: bool = False,
 ) -> Interval:
     """`statistic` of the seeds and its confidence interval: estimate ± t · bootstrap standard error.
 
     The first axis of `samples` is seeds, drawn with replacement; what lies on the other axes (arms, tasks)
-    stays together, so arms that share a seed are compared in pairs.
+    stays together, so arms that share a seed are compared in pairs. `stratified`: the last axis is games, and
+    seeds are drawn in each game by itself, since seed 1 of a game has nothing to do with seed 1 of another.
 
     >>> accuracy = np.array([[0.31, 0.42], [0.28, 0.37], [0.35, 0.47]])   # 3 seeds × (LayerNorm, NaP)
     >>> gain = interval(accuracy[:, 1] - accuracy[:, 0], generator=np.random.default_rng(0))
@@ -58,23 +69,61 @@ def interval(
             f"an interval over seeds needs at least two of them, and there are {seeds}; run more"
         )
     estimate = float(statistic(samples[None])[0])
-    drawn = statistic(samples[generator.integers(seeds, size=(draws, seeds))])
+    if stratified:
+        drawn, freedom = _stratified(samples, statistic, generator, draws)
+    else:
+        drawn = statistic(samples[generator.integers(seeds, size=(draws, seeds))])
+        freedom = seeds - 1
     # Resampling spreads as if divided by n where an unbiased variance divides by n − 1.
     standard_error = float(drawn.std()) * (seeds / (seeds - 1)) ** 0.5
-    reach = student_quantile((1 + level) / 2, seeds - 1) * standard_error
-    return Interval(estimate, estimate - reach, estimate + reach)
+    reach = student_quantile((1 + level) / 2, freedom) * standard_error
+    return Interval(estimate, estimate - reach, estimate + reach, standard_error, freedom)
 
 
-@cache
+def _stratified(
+    samples: np.ndarray, statistic: Statistic, generator: np.random.Generator, draws: int
+) -> tuple[np.ndarray, int]:
+    """Statistics of draws of seeds within each game, and Satterthwaite's degrees of freedom, rounded down."""
+    seeds, games = samples.shape[0], samples.shape[-1]
+
+    def drawn(draws: int, of: list[int]) -> np.ndarray:
+        """The statistic with the seeds of these games drawn, and those of the others as they are."""
+        taken = np.repeat(samples[None], draws, 0)
+        for game in of:
+            index = generator.integers(seeds, size=(draws, seeds))
+            taken[..., game] = samples[..., game][index]
+        return statistic(taken)
+
+    shares = np.array([drawn(max(2, draws // 25), [game]).var() for game in range(games)])
+    total = float((shares**2).sum())
+    freedom = (seeds - 1) * (float(shares.sum()) ** 2 / total if total > 0 else 1.0)
+    return drawn(draws, list(range(games))), max(seeds - 1, int(freedom))
+
+
 def student_quantile(probability: float, freedom: int) -> float:
     """The quantile of Student's t distribution, found on a grid (numpy has none).
-
-    With x = √ν tan θ the density is proportional to cos(θ)^(ν−1) on (−π/2, π/2).
 
     >>> round(student_quantile(0.975, 2), 3), round(student_quantile(0.975, 9), 3)
     (4.303, 2.262)
     """
+    theta, below = _student(freedom)
+    return float(freedom**0.5 * np.tan(np.interp(probability, below, theta)))
+
+
+def student_cdf(t: float, freedom: int) -> float:
+    """The probability that Student's t is at most `t`.
+
+    >>> round(student_cdf(4.303, 2), 3), round(student_cdf(-2.262, 9), 3)
+    (0.975, 0.025)
+    """
+    theta, below = _student(freedom)
+    return float(np.interp(np.arctan(t / freedom**0.5), theta, below))
+
+
+@cache
+def _student(freedom: int) -> tuple[np.ndarray, np.ndarray]:
+    """Angles and the distribution function there: with x = √ν tan θ the density is as cos(θ)^(ν−1)."""
     theta = np.linspace(-np.pi / 2, np.pi / 2, 100_001)
     density = np.cos(theta).clip(min=0) ** (freedom - 1)
     below = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    return float(freedom**0.5 * np.tan(np.interp(probability, below / below[-1], theta)))
+    return theta, below / below[-1]

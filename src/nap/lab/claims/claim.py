@@ -66,6 +66,8 @@ class Evidence:
     missing: str = ""  # what it would take, where there is not enough evidence
     subject: str = ""  # which of several networks or streams: "mlp, random labels"
     parts: Mapping[str, Evidence] = field(default_factory=dict)  # the cases that an overall verdict sums up
+    p_fails: float = 1.0  # one-sided: how likely chance puts the effect so far outside of what is needed
+    p_holds: float = 1.0  # and so far inside
 
     @property
     def sentence(self) -> str:

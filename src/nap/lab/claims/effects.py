@@ -8,13 +8,14 @@ less, and a norm "grows" when it gains a tenth. Where the paper says "rapid" or 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from nap.lab.claims.bootstrap import Statistic, interval, mean
+from nap.lab.claims.bootstrap import Interval, Statistic, interval, mean
 from nap.lab.claims.claim import Evidence, NotEnough, Region, Verdict
-from nap.lab.claims.samples import Samples, Series, together
+from nap.lab.claims.samples import Samples, Series, at_shared_points, together
 
 TENTH = 0.1  # smaller changes are called none; near what a reader can see in a figure
 RAPID = 1.5  # "rapid", "sharp", "significantly": by half again, or down to two thirds
@@ -22,6 +23,7 @@ CHANCE = 0.1  # every data set of the lab has ten classes
 LEARNT = 0.02  # accuracy above chance that there must be before it can be kept or lost
 FEWEST_SEEDS = 3  # two seeds have one degree of freedom: t = 12.7
 NOTHING = 1e-9  # a ratio below this counts as this, so that an exact zero has a logarithm
+ONE_SIDED = 0.025  # of a 95 % interval
 
 GROWS, FALLS = Region(low=1 + TENTH), Region(high=1 / (1 + TENTH))
 GROWS_RAPIDLY, FALLS_SHARPLY = Region(low=RAPID), Region(high=1 / RAPID)
@@ -36,8 +38,11 @@ def decide(
     unit: str,
     statistic: Statistic = mean,
     log: bool = False,
+    stratified: bool = False,
 ) -> Evidence:
     """The evidence of `samples`, seeds first; with `log` the statistic is the logarithm of the effect.
+
+    `stratified`: the last axis is games, and seeds are resampled within each game.
 
     >>> decide("gain", np.array([3.0, 4.0, 5.0]), Region(low=0), unit="accuracy points").sentence
     'Gain: 4 accuracy points (95 % interval 1.54 to 6.46, 3 seeds); the claim needs > 0. Holds.'
@@ -48,11 +53,23 @@ def decide(
         effect = float(back(statistic(samples[None])[0]))
         missing = f"{seeds} seed{'s' * (seeds > 1)} of at least {FEWEST_SEEDS}"
         return Evidence(Verdict.UNCLEAR, what, unit, effect, needs=needs, seeds=seeds, missing=missing)
-    found = interval(samples, statistic, generator=np.random.default_rng(0))
-    effect, low, high = (float(back(value)) for value in found)
+    found = interval(samples, statistic, generator=np.random.default_rng(0), stratified=stratified)
+    effect, low, high = (float(back(value)) for value in found[:3])
     verdict = needs.verdict(low, high)
     missing = "the interval reaches past what the claim needs" if verdict is Verdict.UNCLEAR else ""
-    return Evidence(verdict, what, unit, effect, low, high, needs, seeds, missing)
+    inside, outside = _p_values(found, needs, log=log)
+    return Evidence(
+        verdict, what, unit, effect, low, high, needs, seeds, missing, p_fails=outside, p_holds=inside
+    )
+
+
+def _p_values(found: Interval, needs: Region, *, log: bool) -> tuple[float, float]:
+    """One-sided p-values of lying inside of what is needed, and outside."""
+    low, high = needs.low, needs.high
+    if log:
+        low, high = (np.log(bound) if bound > 0 else -np.inf for bound in (low, high))
+    above_low, above_high = found.beyond(low), found.beyond(high)
+    return max(above_low, 1 - above_high), min(1 - above_low, above_high)
 
 
 def ratio(what: str, numerator: np.ndarray, denominator: np.ndarray, needs: Region) -> Evidence:
@@ -64,11 +81,15 @@ def ratio(what: str, numerator: np.ndarray, denominator: np.ndarray, needs: Regi
 
 
 def growth(samples: Samples, metric: str, needs: Region, *, peak: bool = False, **where: Any) -> Evidence:
-    """By which factor a metric changes from the first tasks to the last (or to its highest)."""
+    """By which factor a metric changes from initialisation to the last tasks (or to its highest).
+
+    Where it was not measured at initialisation, from the first tasks.
+    """
     series = samples.series(metric, **where)
     end, word = (series.peak(), "highest") if peak else (series.last(), "last")
+    since = "initialisation" if series.points[0] == 0 else "first"
     name = metric.replace("_", " ").replace("jacobian", "Jacobian")
-    return ratio(f"{name}, {word} tasks against first", end, series.first(), needs)
+    return ratio(f"{name}, {word} tasks against {since}", end, series.start(), needs)
 
 
 def skill_of(accuracy: np.ndarray, whose: str) -> float:
@@ -101,16 +122,66 @@ def accuracy_kept(samples: Samples, arm: str, reference: str) -> Evidence:
 
 def correlation(a: Series, b: Series) -> np.ndarray:
     """Per seed, Pearson's correlation over tasks; 0 where one of the two never changes."""
-    x, y = (s.values - s.values.mean(1, keepdims=True) for s in together(a, b))
+    x, y = (s.values - s.values.mean(1, keepdims=True) for s in at_shared_points(*together(a, b)))
     scale = np.sqrt((x**2).sum(1) * (y**2).sum(1))
     return np.divide((x * y).sum(1), scale, out=np.zeros(len(x)), where=scale > 0)
+
+
+def holm(cases: Mapping[str, Evidence], verdict: Verdict) -> dict[str, Evidence]:
+    """The cases by Holm's step-down procedure: of so many, some have a verdict by chance; these lose it.
+
+    >>> sure, lucky = (
+    ...     Evidence(Verdict.FAILS, "gain", effect=-1.0, low=-2.0, high=-0.1, p_fails=p) for p in (1e-6, 0.02)
+    ... )
+    >>> [str(case.verdict) for case in holm({"a": sure, "b": lucky, "c": lucky}, Verdict.FAILS).values()]
+    ['fails', 'not enough evidence', 'not enough evidence']
+    """
+
+    def p_value(name: str) -> float:
+        return cases[name].p_fails if verdict is Verdict.FAILS else cases[name].p_holds
+
+    corrected = dict(cases)
+    rejecting = True
+    named = [name for name, case in cases.items() if case.verdict is verdict]
+    for rank, name in enumerate(sorted(named, key=p_value)):
+        rejecting = rejecting and p_value(name) <= ONE_SIDED / (len(cases) - rank)
+        if not rejecting:
+            missing = f"significant alone, not among {len(cases)} cases (Holm's correction)"
+            corrected[name] = replace(cases[name], verdict=Verdict.UNCLEAR, missing=missing)
+    return corrected
+
+
+def at_least(least: int, cases: Mapping[str, Evidence], of: str = "games") -> Evidence:
+    """One verdict on a claim about some cases: holds if so many do, fails if no longer so many can.
+
+    The numbers are those of the last case that is needed, in order of how well they do.
+    """
+    if len(cases) < least:
+        words = f"{least} {of.removesuffix('s') if least == 1 else of}"
+        raise NotEnough(f"too few {of} are learnt well enough to show it: {len(cases)} of at least {words}")
+    cases = holm(holm(cases, Verdict.HOLDS), Verdict.FAILS)
+    rank = [Verdict.HOLDS, Verdict.UNCLEAR, Verdict.FAILS]
+
+    def place(name: str) -> tuple[int, float]:
+        case = cases[name]
+        assert case.effect is not None
+        assert case.needs is not None
+        slack = min(case.effect - case.needs.low, case.needs.high - case.effect)
+        return rank.index(case.verdict), -slack
+
+    name = sorted(cases, key=place)[least - 1]
+    held = sum(case.verdict is Verdict.HOLDS for case in cases.values())
+    what = f"{cases[name].what}: holds in {held} of {len(cases)} {of}, {least} needed; here “{name}”"
+    return replace(cases[name], what=what, parts=cases)
 
 
 def every(cases: Mapping[str, Evidence]) -> Evidence:
     """One verdict for a claim about several cases: holds if all do, fails if any does.
 
+    That all hold needs no correction; that one fails does, since among many one may by chance (`holm`).
     The numbers are those of the case that is nearest to failing, or furthest gone.
     """
+    cases = holm(cases, Verdict.FAILS)
 
     def slack(case: Evidence) -> float:
         if case.needs is None or case.low is None or case.high is None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 
 import numpy as np
 
-from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region, Verdict
+from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
 from nap.lab.claims.effects import (
     CONSTANT,
     FALLS,
@@ -15,6 +14,7 @@ from nap.lab.claims.effects import (
     LEARNT,
     RAPID,
     TENTH,
+    at_least,
     decide,
     ratio,
 )
@@ -89,29 +89,6 @@ def per_game(found: Scores, decided: Callable[[int], Evidence | None]) -> dict[s
     """Evidence of each game by its name, without those that cannot show it."""
     cases = ((game, decided(i)) for i, game in enumerate(found.games))
     return {game: case for game, case in cases if case is not None}
-
-
-def at_least(least: int, cases: Mapping[str, Evidence]) -> Evidence:
-    """One verdict on a claim about some games: holds if so many do, fails if no longer so many can.
-
-    The numbers are those of the last game that is needed, in order of how well they do.
-    """
-    if len(cases) < least:
-        games = f"{least} game{'s' * (least > 1)}"
-        raise NotEnough(f"too few games are learnt well enough to show it: {len(cases)} of at least {games}")
-    rank = [Verdict.HOLDS, Verdict.UNCLEAR, Verdict.FAILS]
-
-    def place(name: str) -> tuple[int, float]:
-        case = cases[name]
-        assert case.effect is not None
-        assert case.needs is not None
-        slack = min(case.effect - case.needs.low, case.needs.high - case.effect)
-        return rank.index(case.verdict), -slack
-
-    name = sorted(cases, key=place)[least - 1]
-    held = sum(case.verdict is Verdict.HOLDS for case in cases.values())
-    what = f"{cases[name].what}: holds in {held} of {len(cases)} games, {least} needed; here “{name}”"
-    return replace(cases[name], what=what, parts=dict(cases))
 
 
 def stalls(samples: Samples) -> Evidence:

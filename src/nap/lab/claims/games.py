@@ -111,7 +111,7 @@ def lead(what: str, levels: np.ndarray, needs: Region, unit: str, aggregate: Agg
         over_games = aggregate(drawn.swapaxes(1, 2))
         return over_games[:, 0] - over_games[:, 1:].max(1)
 
-    return decide(what, levels, needs, unit=unit, statistic=gap)
+    return decide(what, levels, needs, unit=unit, statistic=gap, stratified=True)
 
 
 def learnt(level: float, whose: str) -> float:

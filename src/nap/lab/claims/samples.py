@@ -25,6 +25,10 @@ class Series:
     seeds: list[int]
     points: list[int]
 
+    def start(self) -> np.ndarray:
+        """Per seed, the value at initialisation; where it was not measured, that of the first tasks."""
+        return self.values[:, 0] if self.points[0] == 0 else self.first()
+
     def first(self) -> np.ndarray:
         """Per seed, the mean of the first tenth of the tasks (at least one)."""
         return self.values[:, : self._window].mean(1)
@@ -127,6 +131,12 @@ def together(*series: Series) -> list[Series]:
     if not shared:
         raise NotEnough("the arms that it compares share no seed")
     return [Series(s.values[[s.seeds.index(seed) for seed in shared]], shared, s.points) for s in series]
+
+
+def at_shared_points(*series: Series) -> list[Series]:
+    """The series at the tasks that all of them have: before the first update there are norms, no accuracy."""
+    shared = sorted(set.intersection(*(set(s.points) for s in series)))
+    return [Series(s.values[:, [s.points.index(p) for p in shared]], s.seeds, shared) for s in series]
 
 
 def stacked(series: Sequence[Series]) -> tuple[np.ndarray, list[int]]:

@@ -25,6 +25,7 @@ from nap.lab.claims import (
 from nap.lab.claims.claim import Claim, Evidence
 from nap.lab.claims.samples import Samples
 from nap.lab.rows import Row, Rows
+from nap.lab.seeds import for_tuning
 
 CLAIMS: tuple[Claim, ...] = (
     *fig1.CLAIMS,
@@ -49,13 +50,15 @@ Result = tuple[Claim, Evidence]
 def judge(rows: Rows) -> list[Result]:
     """Every claim that `rows` are about with its evidence, once for each network and stream.
 
-    The rows of an experiment must be of one scale; `nap.lab.claims.read` keeps folders apart.
+    The rows of an experiment must be of one scale; `nap.lab.claims.read` keeps folders apart. Rows of tuning
+    seeds decide nothing.
 
     >>> rows = Rows([{"experiment": "walk", "arm": "GD", "seed": 0, "step": 0, "dead": 0.5}])
     >>> claim, evidence = judge(rows)[0]
     >>> print(claim.id, "–", evidence.sentence)
     walk.plain-monotone – Not enough evidence: arm “GD” has too few steps for a trend: 1 of at least 4.
     """
+    rows = Rows(row for row in rows if not for_tuning(row.get("seed")))
     groups: dict[tuple[str, tuple[str, ...]], dict[tuple[Any, ...], Samples]] = {}
     found: list[Result] = []
     for claim in CLAIMS:

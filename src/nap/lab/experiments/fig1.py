@@ -7,10 +7,11 @@ more arms start every task from a new initialisation: the accuracy of a network 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from nap.lab.experiments.arm_runs import arm_run, at_task_changes
+from nap.lab.experiments.arm_runs import arm_run, at_task_changes, slug
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.training.arms import (
     FRESH,
@@ -24,8 +25,9 @@ from nap.lab.training.arms import (
     NAP_WEAK_PULL,
     NO_NORM,
     RESCALED,
+    Arm,
 )
-from nap.lab.training.settings import OneNetwork, Projected, TaskChanges, continual
+from nap.lab.training.settings import OneNetwork, OptimizerState, Projected, TaskChanges, continual
 
 ARMS = (NO_NORM, LAYER_NORM, RESCALED, NAP, FRESH, FRESH_NO_NORM)
 AFFINE_ARMS = (NAP_FREE, NAP_JOINT, NAP_WEAK_PULL, NAP_PULL, NAP_NO_AFFINE)
@@ -50,7 +52,7 @@ DQN_STYLE = (32, 32, 64, 64)
 class CaseStudy(OneNetwork, Projected, TaskChanges):
     """Settings of Figure 1."""
 
-    arms: tuple[ArmName, ...] = PAPERS_ARMS
+    arms: tuple[ArmName, ...] = (*PAPERS_ARMS, "NaP, no affine")
     """arms to train"""
 
     def __post_init__(self) -> None:
@@ -60,13 +62,31 @@ class CaseStudy(OneNetwork, Projected, TaskChanges):
 
 def runs(config: CaseStudy) -> list[Run]:
     """A run for each arm and each treatment of the optimizer at a change of task."""
-    arms = [config.nap(arm) for arm in ARMS if arm.name in config.arms]
-    arms += [replace(arm, output=config.output) for arm in AFFINE_ARMS if arm.name in config.arms]
     return [
-        arm_run(name, arm, continual(config, optimizer_state=state), {"experiment": "fig1"} | tags)
-        for arm in arms
+        _run(config, arm, name, state, tags)
+        for arm in (*ARMS, *AFFINE_ARMS)
+        if arm.name in config.arms
         for name, state, tags in at_task_changes(arm.name, config.optimizer_state)
     ]
+
+
+def _run(config: CaseStudy, arm: Arm, name: str, state: OptimizerState, tags: Mapping[str, str]) -> Run:
+    twin = _same_rule(config) if arm is NAP and state != "legacy" else None
+    arm = replace(twin, name=arm.name) if twin else arm if arm in AFFINE_ARMS else config.nap(arm)
+    if arm.project == "step":
+        arm = replace(arm, output=config.output)
+    run = arm_run(name, arm, continual(config, optimizer_state=state), {"experiment": "fig1"} | tags)
+    if twin is None:
+        return run
+    return replace(run, group=slug(f"{twin.name}, {state}"), decides=twin.name not in config.arms)
+
+
+def _same_rule(config: CaseStudy) -> Arm | None:
+    """The arm that has NaP's rule for scales and offsets by name: both share a tuned rate."""
+    for arm in AFFINE_ARMS:
+        if arm.learnable and arm.affine == config.affine and arm.decay in (None, config.decay):
+            return arm
+    return None
 
 
 PAPER = CaseStudy(
@@ -86,7 +106,6 @@ SMALL = replace(
     epochs=20,
     learning_rate=3e-4,
     optimizer_state=("reset", "keep"),
-    arms=(*PAPERS_ARMS, NAP_NO_AFFINE.name),
 )
 DIGITS = replace(
     SMALL, data="digits", images=512, network="mlp", width=64, depth=3, optimizer_state=("reset",)

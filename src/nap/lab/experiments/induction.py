@@ -8,13 +8,24 @@ from typing import Literal, get_args
 from nap.lab.experiments.arm_runs import slug
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs
-from nap.lab.sequences.arms import BASELINE, NAP, NAP_NO_SCALE, NORM_ONLY, PROJECTION_ONLY
+from nap.lab.sequences.arms import (
+    BASELINE,
+    NAP,
+    NAP_NO_SCALE,
+    NAP_RMS,
+    NORM_ONLY,
+    NORM_ONLY_RMS,
+    PROJECTION_ONLY,
+)
 from nap.lab.sequences.run import CopyingWork
 from nap.lab.sequences.settings import Copying, Network, Training, copies
 from nap.methods.contract import check_range as check
 
-ARMS = (BASELINE, PROJECTION_ONLY, NORM_ONLY, NAP, NAP_NO_SCALE)
-ArmName = Literal["baseline", "projection only", "norm only", "NaP", "NaP, no scale"]
+ARMS = (BASELINE, PROJECTION_ONLY, NORM_ONLY, NAP, NAP_NO_SCALE, NORM_ONLY_RMS, NAP_RMS)
+ArmName = Literal[
+    "baseline", "projection only", "norm only", "NaP", "NaP, no scale", "norm only, RMSNorm", "NaP, RMSNorm"
+]
+PAPERS_ARMS = get_args(ArmName)[:5]
 
 
 @dataclass(frozen=True)
@@ -29,7 +40,7 @@ class Induction(Network, Training):
     """updates"""
     every: int = 100
     """updates between two rows"""
-    arms: tuple[ArmName, ...] = get_args(ArmName)
+    arms: tuple[ArmName, ...] = PAPERS_ARMS
     """arms to train"""
 
     def __post_init__(self) -> None:

@@ -8,21 +8,30 @@ from typing import Literal, get_args
 from nap.lab.experiments.arm_runs import at_task_changes, slug
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
-from nap.lab.sequences.arms import BASELINE, NAP, NAP_NO_SCALE, NORM_ONLY, decayed
+from nap.lab.sequences.arms import (
+    BASELINE,
+    NAP,
+    NAP_NO_SCALE,
+    NAP_RMS,
+    NORM_ONLY,
+    NORM_ONLY_RMS,
+    decayed,
+)
 from nap.lab.sequences.run import MemorisingWork
 from nap.lab.sequences.settings import Memorising, MemorisingRun
 from nap.lab.training.settings import TaskChanges
 from nap.methods.contract import check_range as check
 
-ARMS = (BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE)
-ArmName = Literal["baseline", "norm only", "NaP", "NaP, no scale"]
+ARMS = (BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE, NORM_ONLY_RMS, NAP_RMS)
+ArmName = Literal["baseline", "norm only", "NaP", "NaP, no scale", "norm only, RMSNorm", "NaP, RMSNorm"]
+PAPERS_ARMS = get_args(ArmName)[:4]
 
 
 @dataclass(frozen=True)
 class Strings(Memorising, TaskChanges):
     """Settings of the random strings."""
 
-    arms: tuple[ArmName, ...] = get_args(ArmName)
+    arms: tuple[ArmName, ...] = PAPERS_ARMS
     """arms to train"""
     weight_decays: tuple[float, ...] = (0.01, 0.1, 1.0)
     """more arms: the baseline with these strengths of AdamW's weight decay"""

@@ -7,11 +7,11 @@ from typing import Literal, get_args
 
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
-from nap.lab.sequences.arms import BASELINE, NAP, NORM_ONLY
+from nap.lab.sequences.arms import BASELINE, NAP, NAP_RMS, NORM_ONLY, NORM_ONLY_RMS
 from nap.lab.sequences.examined import Examined, ExaminedWork
 
-ARMS = (BASELINE, NORM_ONLY, NAP)
-ArmName = Literal["baseline", "norm only", "NaP"]
+ARMS = (BASELINE, NORM_ONLY, NAP, NORM_ONLY_RMS, NAP_RMS)
+ArmName = Literal["baseline", "norm only", "NaP", "norm only, RMSNorm", "NaP, RMSNorm"]
 SETS = ("wikitext-103", "lambada", "siqa", "piqa")  # Pile: name a file of your own, pile=FILE
 
 
@@ -67,6 +67,7 @@ DEMO = Language(
     warm_up=20,
     learning_rate=1e-2,
     judged=64,
+    arms=get_args(ArmName)[:3],
 )
 
 EXPERIMENT = Experiment(

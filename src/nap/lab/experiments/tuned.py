@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,7 +14,7 @@ from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.runs.folder import differences
 
 FILE_NAME = "tuned.json"
-FREE = ("learning_rate", "seeds", "first_seed", "seed", "together", "tags")  # may differ from what was tuned
+FREE = ("learning_rate", "seeds", "first_seed", "seed", "together", "tags", "name")  # may differ
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Tuned:
     tuning: Tuning
     seeds: Sequence[int]
     groups: Mapping[str, Sensitivity]
+    labels: Mapping[str, str] = field(default_factory=dict)  # of groups, for people
 
     def rate(self, run: Run) -> float:
         """The learning rate of a run; refuses one that was not tuned, or was with other settings."""
@@ -94,6 +95,7 @@ class Tuned:
             "goal": self.tuning.goal,
             "over": self.tuning.over,
             "seeds": list(self.seeds),
+            "labels": dict(self.labels),
             "learning_rates": {name: group.best(self.tuning) for name, group in self.groups.items()},
             "results": {
                 name: {f"{rate:g}": list(group.results[rate]) for rate in sorted(group.results)}
@@ -114,6 +116,17 @@ def comparable(run: Run, tuning: Tuning) -> dict[str, Any]:
     return plain(json.loads(json.dumps(dataclasses.asdict(run.config))))  # type: ignore[no-any-return]
 
 
+def label(run: Run) -> str:
+    """A run's arm for people, with the network, stream or treatment of the optimizer that it is one of."""
+    tags = getattr(run.config, "tags", {})
+    about = [tags.get(key) for key in ("network", "stream", "form", "game")]
+    state = tags.get("optimizer_state")
+    arm = getattr(getattr(run.config, "arm", None), "name", run.name)
+    return ", ".join(
+        [*(str(word) for word in about if word), arm, *([f"optimizer {state}"] if state else [])]
+    )
+
+
 def read(path: Path, experiment: Experiment, scale: str) -> Tuned:
     """The rates of a file, for this experiment and scale."""
     try:
@@ -128,14 +141,17 @@ def read(path: Path, experiment: Experiment, scale: str) -> Tuned:
             content["configs"],
         )
         groups = {name: Sensitivity(of, configs[name]) for name, of in results.items()}
+        finished, labels = content.get("finished", True), content.get("labels", {})
     except OSError as error:
         raise ValueError(f"--tuned {path}: {error.strerror}; nap tune writes such a file") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"--tuned {path} is no file that nap tune wrote: {error!r}") from error
+    if not finished:
+        raise ValueError(f"--tuned {path}: this tuning is not finished; run the same nap tune again")
     if about != (experiment.name, scale):
         raise ValueError(
             f"--tuned {path} is for {about[0]} at scale {about[1]}, not {experiment.name} at {scale}"
         )
     if experiment.tuning is None:
         raise ValueError(f"{experiment.name} has nothing to tune; leave --tuned out")
-    return Tuned(*about, experiment.tuning, seeds, groups)
+    return Tuned(*about, experiment.tuning, seeds, groups, labels)

@@ -17,13 +17,15 @@ def command(directory: Path | str, out: Path | str | None = None) -> Path:
     # Matplotlib takes most of a second to import; `nap --help` should not wait for it.
     from nap.lab.report.facts import find_groups
     from nap.lab.report.page import page
+    from nap.lab.report.sensitivity import find
 
     directory = Path(directory)
     if not directory.is_dir():
         raise ValueError(f"{directory} is no folder; name one that `nap run` wrote to, for example results")
     target = directory if out is None else Path(out)
     target = target / FILE_NAME if target.is_dir() else target
-    text = page(find_groups(directory.resolve()))
+    tunings = find(directory.resolve())
+    text = page(find_groups(directory.resolve(), without_tuning=bool(tunings)), tunings)
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:

@@ -83,10 +83,17 @@ def _fill(axes: Axes, panel: Panel, size: float) -> None:
 def _ticks(axes: Axes, panel: Panel, low: float, high: float) -> None:
     xs = [x for line in panel.lines for x in line.curve.x]
     first, last = min(xs), max(xs)
-    edge = 0.02 * (last - first) or 0.5
-    axes.set_xlim(first - edge, last + edge)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=(1, 2, 5, 10)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.count(value)))
+    if panel.x_log:
+        axes.set_xscale("log")
+        axes.set_xlim(first / 1.1, last * 1.1)
+        axes.xaxis.set_major_locator(FixedLocator(log_ticks(first / 1.1, last * 1.1)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: log_label(value)))
+    else:
+        edge = 0.02 * (last - first) or 0.5
+        axes.set_xlim(first - edge, last + edge)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=(1, 2, 5, 10)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.count(value)))
     if panel.log:
         zero = panel.zero
         ticks = [value for value in log_ticks(low, high) if value > zero * (high / low) ** ROOM_OF_ZERO]

@@ -13,6 +13,7 @@ from typing import Any
 from nap.lab import rows as rows_of
 from nap.lab.claims.samples import UNFINISHED, standing
 from nap.lab.rows import Rows
+from nap.lab.seeds import for_tuning
 
 SHARES_RUNS_OF = {"stats": "fig4"}  # experiments that read the rows of another one's runs
 
@@ -62,8 +63,11 @@ class Group:
         return Rows({"run": run.name} | row | marks[run.name] for run in self.runs for row in run.rows)
 
 
-def find_groups(directory: Path) -> list[Group]:
-    """The runs at or below a folder, by the folder they lie in, their experiment and scale."""
+def find_groups(directory: Path, *, without_tuning: bool = False) -> list[Group]:
+    """The runs at or below a folder, by the folder they lie in, their experiment and scale.
+
+    `without_tuning` leaves out those whose rows are all of tuning seeds: they have a plot of their own.
+    """
     homes = sorted(
         {path.parent for name in ("config.json", rows_of.FILE_NAME) for path in directory.rglob(name)}
     )
@@ -77,7 +81,14 @@ def find_groups(directory: Path) -> list[Group]:
         folder = directory if home == directory else home.parent
         name = directory.name if folder == directory else str(folder.relative_to(directory))
         found.setdefault((name, run.experiment, run.scale), []).append(run)
-    return [Group(*key, tuple(runs)) for key, runs in found.items()]
+    groups = [Group(*key, tuple(runs)) for key, runs in found.items()]
+    if not without_tuning:
+        return groups
+    return [
+        group
+        for group in groups
+        if not (seeds := group.rows.unique("seed")) or not all(map(for_tuning, seeds))
+    ]
 
 
 def read_run(home: Path) -> RunFacts:

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from nap.lab.report.panels import Figure, Measure, panel
-from nap.lab.report.style import BLACK, BLUE, DASHED, DOTTED, GREEN, SKY, VERMILION, Look, looks
+from nap.lab.report.style import (
+    BLACK,
+    BLUE,
+    DASHED,
+    DOTTED,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Look,
+    looks,
+)
 from nap.lab.rows import Rows
 
 ARMS = {
@@ -11,6 +24,13 @@ ARMS = {
     "LayerNorm": Look(BLUE),
     "LayerNorm, rescaled each task": Look(SKY, DASHED),
     "NaP": Look(GREEN, width=2.2),
+}
+VARIANTS = {  # of NaP: other rules for scales and offsets
+    "NaP, affine free": Look(GREEN, DASHED),
+    "NaP, affine joint": Look(PURPLE, DASHED),
+    "NaP, affine pulled 1e-4": Look(ORANGE, DASHED),
+    "NaP, affine pulled 1e-3": Look(ORANGE),
+    "NaP, no affine": Look(GREY, DASHED),
 }
 FRESH = {"fresh": Look(BLACK, DOTTED, 1.4), "fresh, no norm": Look(VERMILION, DOTTED, 1.4)}
 FRESH_WORDS = {"fresh": "fresh initialisation", "fresh, no norm": "fresh initialisation, no norm"}
@@ -25,7 +45,7 @@ MEASURES = (
 def figures(rows: Rows) -> list[Figure]:
     """The four panels of the figure, side by side."""
     present = [arm for arm in rows.unique("arm") if arm not in FRESH]
-    arms = {arm: (look, {"arm": arm}) for arm, look in looks(ARMS, present).items()}
+    arms = {arm: (look, {"arm": arm}) for arm, look in looks(ARMS | VARIANTS, present).items()}
     fresh = {FRESH_WORDS[arm]: (look, {"arm": arm}) for arm, look in FRESH.items()}
     panels = [panel(rows, measure, arms, references=fresh) for measure in MEASURES]
     some = any(one.references for one in panels)
@@ -35,7 +55,7 @@ def figures(rows: Rows) -> list[Figure]:
             "fig1",
             panels,
             columns=4,
-            caption=f"Labels are drawn anew at each task. {dotted}".strip(),
+            caption=f"Each task has new random labels. {dotted}".strip(),
         )
     ]
 

@@ -32,7 +32,8 @@ METHODS = {
     "leaky ReLU": Look(VERMILION),
     "Langevin": Look(PURPLE, DASH_DOT),
 }
-WORDS = {"none": "no other method", "mlp": "MLP", "cnn": "CNN"}
+LAYER_NORM = {"LayerNorm": Look(BLUE, width=2.2)}  # not a method, and without NaP alone
+WORDS = {"none": "no other method", "LayerNorm": "LayerNorm alone", "mlp": "MLP", "cnn": "CNN"}
 NETWORKS = ("mlp", "cnn")
 STREAMS = ("random labels", "permuted labels")
 NAP_WORDS = {False: "without NaP", True: "with NaP"}
@@ -108,11 +109,19 @@ def missing_statistics(rows: Rows) -> list[str]:
 
 def _pair(rows: Rows, measure: Measure, title: str, **more: Any) -> list[Panel]:
     """Panels without and with NaP, on one y axis."""
-    methods = looks(METHODS, rows.unique("method"))
+    methods = looks(METHODS | LAYER_NORM, rows.unique("method"))
     arms: Mapping[str, Any] = {WORDS.get(m, m): (look, {"method": m}) for m, look in methods.items()}
+    with_nap = {words: arm for words, arm in arms.items() if words != WORDS["LayerNorm"]}
     return share_limits(
         [
-            panel(rows.where(nap=nap), measure, arms, title=f"{title} {words}", axis_of=rows, **more)
+            panel(
+                rows.where(nap=nap),
+                measure,
+                with_nap if nap else arms,
+                title=f"{title} {words}",
+                axis_of=rows,
+                **more,
+            )
             for nap, words in NAP_WORDS.items()
         ]
     )

@@ -8,6 +8,7 @@ from nap.lab.report.facts import Group
 from nap.lab.report.facts_html import facts_html, problems_html
 from nap.lab.report.markup import Html, element, join, table
 from nap.lab.report.sections import SECTIONS, Part, part_html, parts_of
+from nap.lab.report.sensitivity import Tuning, section
 from nap.lab.report.sheet import CSS
 from nap.lab.report.style import duration
 from nap.lab.report.verdicts import SIGNS, counts, headline
@@ -15,7 +16,7 @@ from nap.lab.report.verdicts import SIGNS, counts, headline
 TITLE = "Normalize-and-Project: what the runs show"
 
 
-def page(groups: Sequence[Group]) -> str:
+def page(groups: Sequence[Group], tunings: Sequence[Tuning] = ()) -> str:
     """The HTML document for these runs; it needs no other file and no network."""
     parts = parts_of(groups)
     results = [result for part in parts for result in part.results]
@@ -26,7 +27,12 @@ def page(groups: Sequence[Group]) -> str:
         headline(results) if results else None,
         _overview(parts) if parts else None,
     )
-    main = element("main", *(part_html(part) for part in parts), *_without_figure(groups))
+    main = element(
+        "main",
+        *(part_html(part) for part in parts),
+        *(section(tuning, f"rates-{number}") for number, tuning in enumerate(tunings)),
+        *_without_figure(groups),
+    )
     made_by = element("p", "Made by ", element("code", "nap report"), " from stored rows.")
     body = join(header, main, element("footer", _absent(parts), made_by), between="\n")
     head = join(

@@ -61,6 +61,7 @@ class Panel:
     zero: float = 0.0  # where on a log axis zero is drawn, if there are zeros
     fraction: bool = False
     limits: tuple[float, float] | None = None
+    x_log: bool = False
     shade_below_zero: bool = False
     note: str = ""
 

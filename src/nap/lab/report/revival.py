@@ -13,7 +13,7 @@ NORMS = {"none": Look(VERMILION), "LayerNorm": Look(BLUE), "RMSNorm": Look(PURPL
 WORDS = {"none": "no norm"}
 OPTIMIZERS = ("Adam", "SGD")
 DEAD = Measure("dead_units", "Dead units", fraction=True)
-REVIVED = Measure("revived", "Dead units alive at the next look", fraction=True)
+REVIVED = Measure("revived", "Dead units alive at the next measurement", fraction=True)
 MOST_MARKS = 40
 
 

@@ -33,7 +33,7 @@ SECTIONS = (
     Section(
         "fig1",
         "fig1",
-        "Figure 1 · Case study: random labels, again and again",
+        "Figure 1 · Case study: new random labels, task after task",
         fig1.figures,
         fig1.missing,
         "Without a norm, weights and gradients grow; with LayerNorm the weights still grow, the gradients "
@@ -158,12 +158,13 @@ SECTIONS = (
     Section(
         "strings",
         "strings",
-        "Appendix · Random strings, again and again",
+        "Appendix · Random strings, data set after data set",
         sequences.strings,
         sequences.missing_strings,
         "A plain transformer loses plasticity; weight projection and weight decay make it more robust.",
     ),
 )
+STATE = "optimizer_state"  # of rows: what happened to the optimizer at a change of task
 MOST_NAMES = 12  # of what is missing; more would bury the figure
 
 
@@ -241,7 +242,7 @@ def _drawn(part: Part) -> list[Html]:
     """What is missing, then the figures; where rows contradict each other, the rest is still worth having."""
     rows = part.group.rows
     try:
-        names, figures = part.section.missing(rows), part.section.figures(rows)
+        names, figures = part.section.missing(rows), figures_of(part.section, rows)
         numbers = part.section.table(rows)
     except (ValueError, TypeError) as error:
         return [_problem("Not drawn", str(error))]
@@ -251,6 +252,23 @@ def _drawn(part: Part) -> list[Html]:
     )
     named = (replace(figure, name=f"{part.anchor}-{figure.name}") for figure in figures)
     return [*([note] if names else []), *([numbers] if numbers else []), *map(figure_html, named)]
+
+
+def figures_of(section: Section, rows: Rows) -> list[Figure]:
+    """The figures of a section; where runs reset the optimizer and others keep it, once for each."""
+    states = sorted((str(state) for state in rows.unique(STATE) if state is not None), reverse=True)
+    if len(states) < 2:
+        return section.figures(rows)
+    return [
+        replace(figure, name=f"{figure.name}-{state}", title=_with_state(figure.title, state))
+        for state in states
+        for figure in section.figures(rows.where(**{STATE: state}))
+    ]
+
+
+def _with_state(title: str, state: str) -> str:
+    words = {"reset": "optimizer reset at each task change", "keep": "optimizer state kept"}.get(state, state)
+    return f"{title}, {words}" if title else words.capitalize()
 
 
 def _problem(what: str, why: str) -> Html:

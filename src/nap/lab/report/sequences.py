@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from nap.lab.report.panels import Figure, Measure, panel
-from nap.lab.report.style import BLACK, BLUE, DASHED, GREEN, ORANGE, PURPLE, SKY, VERMILION, Look, looks
+from nap.lab.report.style import (
+    BLACK,
+    BLUE,
+    DASHED,
+    DOTTED,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Look,
+    looks,
+)
 from nap.lab.rows import Rows
 
 ARMS = {
@@ -12,6 +24,8 @@ ARMS = {
     "norm only": Look(BLUE),
     "NaP": Look(GREEN, width=2.2),
     "NaP, no scale": Look(GREEN, DASHED),
+    "norm only, RMSNorm": Look(BLUE, DOTTED),
+    "NaP, RMSNorm": Look(GREEN, DOTTED),
     "weight decay 0.01": Look(SKY, DASHED),
     "weight decay 0.1": Look(PURPLE, DASHED),
     "weight decay 1": Look(BLACK, DASHED),

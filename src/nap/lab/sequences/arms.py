@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -16,7 +17,8 @@ class SequenceArm:
     """One way to train a transformer: what a line in a figure stands for."""
 
     name: str
-    norm: bool = False  # norms before nonlinearities, RMSNorm on queries and keys
+    norm: bool = False  # normalization layers before nonlinearities, RMSNorm on queries and keys
+    kind: Literal["layer", "rms"] = "layer"  # of those before nonlinearities
     project: bool = False
     scale: bool = True  # the norms that were put in have a learnable scale (and offset)
     weight_decay: float = 0.0  # AdamW's
@@ -30,7 +32,8 @@ class SequenceArm:
         """
         model = make()
         if self.norm:
-            nap.normalize_(model, tokens, affine="scale_offset" if self.scale else "none")
+            affine: Literal["scale_offset", "none"] = "scale_offset" if self.scale else "none"
+            nap.normalize_(model, tokens, norm=self.kind, affine=affine)
             nap.join_relus_(model, tokens)
         return model, nap.Projector(model) if self.project else None
 
@@ -39,6 +42,8 @@ BASELINE = SequenceArm("baseline")
 NORM_ONLY = SequenceArm("norm only", norm=True)
 NAP = SequenceArm("NaP", norm=True, project=True)
 NAP_NO_SCALE = SequenceArm("NaP, no scale", norm=True, project=True, scale=False)
+NORM_ONLY_RMS = SequenceArm("norm only, RMSNorm", norm=True, kind="rms")
+NAP_RMS = SequenceArm("NaP, RMSNorm", norm=True, kind="rms", project=True)
 PROJECTION_ONLY = SequenceArm("projection only", project=True)
 
 

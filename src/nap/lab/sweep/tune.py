@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -21,7 +22,7 @@ from rich.table import Table
 from nap.lab import rows
 from nap.lab.experiments.experiment import Experiment, Tuning
 from nap.lab.experiments.tasks import home
-from nap.lab.experiments.tuned import FILE_NAME, Sensitivity, Tuned, comparable
+from nap.lab.experiments.tuned import FILE_NAME, Sensitivity, Tuned, comparable, label
 from nap.lab.options import Request, groups
 from nap.lab.runs.carry import STOPPED
 from nap.lab.runs.durable import write_json
@@ -92,6 +93,7 @@ def tune(experiment: Experiment, request: Request, settings: Sequence[str]) -> i
         if exit_code(runs) == STOPPED:
             return STOPPED
         found = search.results()
+        write_json(search.folder / FILE_NAME, found.to_json() | {"finished": False})
         ask = {
             name: [rate]
             for name, group in found.groups.items()
@@ -117,6 +119,7 @@ class Search:
         self._words = [*settings, *_words(changes)]
         deciding = [run for run in experiment.runs(self.config) if run.decides]
         self.configs = {run.tuned_as: comparable(run, tuning) for run in deciding}
+        self.labels = {run.tuned_as: label(run) for run in deciding}
         if not deciding:
             raise ValueError(f"{experiment.name}: none of the runs asked for decides a learning rate")
 
@@ -154,7 +157,8 @@ class Search:
                 if len(of) == len(self.seeds):
                     found[name][rate] = tuple(of)
         groups = {name: Sensitivity(of, self.configs[name]) for name, of in found.items()}
-        return Tuned(self.experiment.name, self.how.scale, self.tuning, list(self.seeds), groups)
+        about = self.experiment.name, self.how.scale
+        return Tuned(*about, self.tuning, list(self.seeds), groups, self.labels)
 
     def _at(self, rate: float) -> list[Job]:
         how = replace(self.how, out=self.folder / f"lr-{rate:g}")
@@ -183,18 +187,16 @@ def _conclude(found: Tuned, folder: Path, how: TuneOptions) -> int:
     Console().print(table(found))
     lost = [name for name, group in found.groups.items() if group.best(found.tuning) is None]
     if lost:
-        print(f"No rate worked for {', '.join(lost)}: nothing was written; try smaller --rates")
+        print(f"No rate worked for {', '.join(lost)}: the search is not finished; try smaller --rates")
         return 1
     write_json(folder / FILE_NAME, found.to_json())
     print(
-        f"\nRates: {folder / FILE_NAME}\nnap run {found.experiment} --scale {found.scale} "
-        f"--tuned {folder / FILE_NAME} takes them"
+        f"\nRates: {folder / FILE_NAME}\nResults at these rates: nap run {found.experiment} "
+        f"--scale {found.scale} --tuned {folder / FILE_NAME}\nThe plot: nap report {folder}"
     )
     edges = [name for name, group in found.groups.items() if group.beyond(found.tuning, 2.0) is not None]
     if edges:
-        print(
-            f"The best rate is at an end of the grid for {', '.join(edges)}; raise --extend {how.extend}"
-        )
+        print(f"The best rate is at an end of the grid for {', '.join(edges)}; raise --extend {how.extend}")
     return int(bool(edges))
 
 
@@ -202,15 +204,26 @@ def table(found: Tuned) -> Table:
     """Every arm's results by learning rate; the best is bold."""
     rates = sorted({rate for group in found.groups.values() for rate in group.results})
     title = f"{found.experiment}: {found.tuning.metric.replace('_', ' ')} by learning rate, mean of seeds "
-    shown = Table(title=escape(f"{title}{found.seeds[0]} to {found.seeds[-1]}"))
-    for heading in ("arm", *(f"{rate:g}" for rate in rates)):
-        shown.add_column(heading, justify="left" if heading == "arm" else "right")
+    shown = Table(title=escape(f"{title}{found.seeds[0]} to {found.seeds[-1]}"), box=SIMPLE, padding=(0, 1))
+    shown.add_column("arm", overflow="fold")
+    for rate in rates:
+        shown.add_column(short(rate), justify="right", no_wrap=True)
     for name, group in found.groups.items():
         best = group.best(found.tuning)
         cells = []
         for rate in rates:
             mean = group.mean(rate) if rate in group.results else None
-            text = "" if rate not in group.results else "broke" if mean is None else f"{mean:.4g}"
+            text = "" if rate not in group.results else "broke" if mean is None else f"{mean:.3g}"
             cells.append(f"[bold]{text}[/bold]" if rate == best else text)
-        shown.add_row(escape(name), *cells)
+        shown.add_row(escape(found.labels.get(name, name)), *cells)
     return shown
+
+
+def short(rate: float) -> str:
+    """A learning rate in few characters.
+
+    >>> short(0.0002), short(0.00125), short(1.0)
+    ('2e-4', '1.25e-3', '1e0')
+    """
+    mantissa, exponent = f"{rate:.2e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"

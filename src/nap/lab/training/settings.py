@@ -105,10 +105,10 @@ class Projected:
 
     output: OutputRule = "project"
     """NaP: the output layer too, which no norm follows; or leave it free"""
-    affine: AffineRule = "decay"
-    """NaP: scales and offsets are pulled back to (1, 0), as in §3.3; projected jointly; or left free"""
+    affine: AffineRule = "free"
+    """NaP: scales and offsets are free, projected jointly, or (decay) pulled back to (1, 0) as in §3.3"""
     decay: float = 1e-3
-    """NaP: how far they are pulled back at each projection"""
+    """NaP, with --affine decay: how far they are pulled back at each projection"""
 
     def __post_init__(self) -> None:
         check(self, "decay", self.decay, 0, 1)

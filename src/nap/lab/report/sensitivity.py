@@ -1,0 +1,137 @@
+"""Result against learning rate for each arm, from the files that `nap tune` writes: the range that works."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nap.lab.report import fig1, sequences
+from nap.lab.report.curves import curve
+from nap.lab.report.figure_html import figure_html
+from nap.lab.report.markup import Html, element
+from nap.lab.report.panels import Figure, Line, Panel
+from nap.lab.report.style import looks
+
+FILE_NAME = "tuned.json"
+LOOKS = fig1.ARMS | fig1.VARIANTS | sequences.ARMS
+NEAR = 0.05  # of the best result: rates that lose less are called usable
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a tuning found: for each arm its result by learning rate, a number for each seed."""
+
+    folder: str
+    experiment: str
+    scale: str
+    metric: str
+    highest: bool  # whether more is better
+    seeds: Sequence[int]
+    results: Mapping[str, Mapping[float, Sequence[float | None]]]  # None: that seed broke down
+    finished: bool = True
+
+
+def find(directory: Path) -> list[Tuning]:
+    """The tunings at or below a folder; files that are none are passed over."""
+    paths = sorted(directory.rglob(FILE_NAME))
+    return [found for path in paths if (found := _read(path, directory)) is not None]
+
+
+def _read(path: Path, directory: Path) -> Tuning | None:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        labels = content.get("labels", {})
+        results = {
+            str(labels.get(name, name)): {float(rate): [_number(v) for v in of[rate]] for rate in of}
+            for name, of in content["results"].items()
+        }
+        return Tuning(
+            str(path.parent.relative_to(directory)) if path.parent != directory else directory.name,
+            str(content["experiment"]),
+            str(content["scale"]),
+            str(content["metric"]),
+            content["goal"] == "highest",
+            [int(seed) for seed in content["seeds"]],
+            results,
+            bool(content.get("finished", True)),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or not isfinite(value) else float(value)
+
+
+def figure(tuning: Tuning, name: str) -> Figure:
+    """One panel; a line for each arm, over a logarithmic axis of learning rates."""
+    lines = []
+    arms = {words: words.split(", optimizer ")[0] for words in tuning.results}
+    known = looks(LOOKS, arms.values())
+    for words, of in tuning.results.items():
+        rates = sorted(of)
+        values = np.array([[np.nan if v is None else v for v in of[rate]] for rate in rates], float).T
+        if values.size:
+            drawn = curve(values, np.array(rates), smooth=False)
+            lines.append(Line(words, known[arms[words]], drawn))
+    words = tuning.metric.replace("_", " ")
+    note = "" if lines else "No rate has all its seeds yet."
+    panel = Panel(title=words.capitalize(), x_label="learning rate", lines=lines, x_log=True, note=note)
+    unfinished = "" if tuning.finished else " The search is not finished."
+    return Figure(
+        name,
+        [panel],
+        columns=2,
+        caption=f"Each arm by itself: its result at each learning rate, on tuning seeds.{unfinished}",
+    )
+
+
+def usable(
+    results: Mapping[float, Sequence[float | None]], *, highest: bool
+) -> tuple[float, float, float] | None:
+    """The best rate, and the lowest and highest whose mean is within a twentieth of the best.
+
+    >>> usable({1e-4: [0.60], 2e-4: [0.70], 4e-4: [0.68], 8e-4: [None]}, highest=True)
+    (0.0002, 0.0002, 0.0004)
+    """
+    means = {
+        rate: float(np.mean([v for v in of if v is not None]))
+        for rate, of in results.items()
+        if None not in of
+    }
+    if not means:
+        return None
+    best = (max if highest else min)(means, key=lambda rate: means[rate])
+    near = [rate for rate, mean in means.items() if abs(mean - means[best]) <= NEAR * abs(means[best])]
+    return best, min(near), max(near)
+
+
+def section(tuning: Tuning, anchor: str) -> Html:
+    """The <section> of one tuning."""
+    good = "highest" if tuning.highest else "lowest"
+    found = {name: usable(of, highest=tuning.highest) for name, of in tuning.results.items()}
+    rows = [
+        element("li", f"{name}: best at {best:g}; within {NEAR:.0%} of that from {low:g} to {high:g}")
+        for name, of in found.items()
+        if of is not None
+        for best, low, high in [of]
+    ]
+    return element(
+        "section",
+        element("h2", f"Learning rates · {tuning.experiment}, scale {tuning.scale}"),
+        element(
+            "p",
+            f"From {tuning.folder} · seeds {tuning.seeds[0]} to {tuning.seeds[-1]}, which no result uses · "
+            f"the {good} {tuning.metric.replace('_', ' ')} decides",
+            class_="quiet",
+        ),
+        figure_html(figure(tuning, anchor)),
+        element("ul", *rows) if rows else None,
+        id=anchor,
+    )
