@@ -7,6 +7,7 @@ A page asks for it in a comment on a line of its own:
     <!-- lab: verdicts fig1 -->       the claims, judged on the rows in evidence/, and the figures
     <!-- lab: ranges fig1-small -->   least and most of each measure, arm by arm, in these rows of evidence/
     <!-- lab: overview -->            all experiments
+    <!-- lab: summary -->             the verdicts on all rows in evidence/, and what fails
 
 So nothing on these pages can differ from the rows.
 """
@@ -21,13 +22,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from nap.lab.claims import Verdict
 from nap.lab.claims.printed import summary
 from nap.lab.experiments.experiment import MODULES, Experiment, experiments
 from nap.lab.report.facts import find_groups
 from nap.lab.report.figure_html import figure_html
-from nap.lab.report.sections import Part, parts_of
+from nap.lab.report.sections import Part, figures_of, parts_of
 from nap.lab.report.style import number
-from nap.lab.report.verdicts import claims_table
+from nap.lab.report.verdicts import claims_table, counts
 
 ROOT = Path(__file__).resolve().parents[2]
 MARKER = re.compile(r"^<!-- lab: (\w+) ?(.*?) -->$", re.MULTILINE)
@@ -43,6 +45,7 @@ MEASURES = (
 )
 WITHOUT_DEVICE = {"walk"}  # random walks on a CPU at every scale
 
+HOLDS, FAILS, UNCLEAR = Verdict.HOLDS, Verdict.FAILS, Verdict.UNCLEAR
 _html: dict[str, str] = {}  # place in a page → what goes there, after Markdown has become HTML
 
 
@@ -193,7 +196,7 @@ def verdicts(name: str) -> str:
 
 def _drawn(part: Part, place: str) -> str:
     rows = part.group.rows
-    figures = [replace(figure, name=f"{place}-{figure.name}") for figure in part.section.figures(rows)]
+    figures = [replace(figure, name=f"{place}-{figure.name}") for figure in figures_of(part.section, rows)]
     numbers = part.section.table(rows)
     html = [claims_table(part.results), *([numbers] if numbers else []), *map(figure_html, figures)]
     return '<div class="from-rows" data-search-exclude>' + "\n".join(html) + "</div>"
@@ -227,7 +230,23 @@ def ranges(archive: str) -> str:
     return "\n".join(lines)
 
 
+def summary_table(_: str) -> str:
+    """Verdicts on all rows in evidence/: one line for each archive and experiment; what fails is named."""
+    lines = ["| Rows | Seeds | Hold / fail / open | What fails |", "|---|---|---|---|"]
+    for archive, part in judged():
+        if not part.results:
+            continue
+        name, found = archive.partition(".")[0], counts(part.results)
+        failed = dict.fromkeys(claim.says for claim, evidence in part.results if evidence.verdict == FAILS)
+        seeds = len(part.group.rows.unique("seed"))
+        page = f"[{part.section.name}](reproduce/{part.section.name}.md), `{name}`"
+        numbers = " / ".join(str(found[verdict]) for verdict in (HOLDS, FAILS, UNCLEAR))
+        lines.append(f"| {page} | {seeds} | {numbers} | {' '.join(failed) or '–'} |")
+    return "\n".join(lines)
+
+
 ASKED = {
+    "summary": summary_table,
     "ranges": ranges,
     "commands": commands,
     "findings": findings,
