@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from changed_folders import begun_with, rewritten
 from nap.lab.cli import BAD_USAGE, FINE, IN_USE, main
 from nap.lab.experiments.experiment import MODULES, experiments
 from nap.lab.options import How
@@ -23,7 +24,6 @@ from nap.lab.sweep.engine import End
 from nap.lab.sweep.found import Found, look, mark
 from nap.lab.sweep.how import Sweeping
 from nap.lab.sweep.pool import GPU, slots, slots_here
-from changed_folders import begun_with, rewritten
 from small_work import run as sitting
 from sweep_jobs import asked
 

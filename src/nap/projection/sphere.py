@@ -42,27 +42,31 @@ def norms_like(radius: Tensor, weight: Tensor) -> Tensor:
 @torch.no_grad()
 def project_tensors_(
     weights: Sequence[Tensor], radii: Sequence[Tensor], *, when: Tensor | None = None
-) -> None:
+) -> list[Tensor]:
     """W ← ρ·W/‖W‖ in place (Algorithm 1), with no word from the device to the host.
 
     The shape of a radius says which norms are meant: it is what `norms_of` gave, one number for a
     whole weight or one for each row, expert or member. A norm that is zero or not finite has no
-    direction to keep, and its weight stays as it is.
+    direction to keep, and its weight stays as it is. Returns the norms as they were, in no order; on CUDA
+    the kernels for many weights keep theirs to themselves.
 
     Args:
         when: a truth value on the device; where it is False nothing changes.
 
     >>> weight = torch.tensor([[3.0, 4.0]])
     >>> project_tensors_([weight], [torch.tensor([[1.0]])])
+    [tensor([5.])]
     >>> weight
     tensor([[0.6000, 0.8000]])
     """
+    found: list[Tensor] = []
     whole: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, Tensor]]] = defaultdict(list)
     for weight, radius in zip(weights, radii, strict=True):
         if radius.numel() == 1 and not is_sharded(weight):
             whole[weight.device, weight.dtype].append((weight, radius))
         else:
-            weight.mul_(replicated_like(factors_to(radius, norms_like(radius, weight), when), weight))
+            found.append(norms_like(radius, weight))
+            weight.mul_(replicated_like(factors_to(radius, found[-1], when), weight))
     for (device, dtype), pairs in whole.items():
         tensors = [weight for weight, _ in pairs]
         fused = _fused() if device.type == "cuda" and not torch.compiler.is_compiling() else None
@@ -76,6 +80,8 @@ def project_tensors_(
         factors = factors_to(torch.cat([radius.reshape(1) for _, radius in pairs]), norms, when)
         # a factor with an axis (not a bare number) makes half-precision products round once, from float32
         torch._foreach_mul_(tensors, list(factors.unsqueeze(1).unbind()))
+        found.append(norms)
+    return found
 
 
 @cache

@@ -60,7 +60,7 @@ def found(directory: Path) -> Found:
 
 
 def mark(run: StoredRun) -> str:
-    """How a run stands on whose rows nothing is decided; "" for a finished one, or rows without a manifest."""
+    """How a run stands that decides nothing; "" for a finished one, and for rows that were copied alone."""
     if run.damage:
         return DAMAGED
     return standing(run.manifest) if run.manifest else ""
@@ -108,4 +108,6 @@ def in_words(error: Exception) -> str:
         return str(error)
     if isinstance(error, KeyError):
         return f"the rows have no {error.args[0]!r}: was the file edited?"
-    return f"the rows are not such as `nap run` writes ({type(error).__name__}: {error}): was the file edited?"
+    return (
+        f"the rows are not such as `nap run` writes ({type(error).__name__}: {error}): was the file edited?"
+    )

@@ -94,7 +94,9 @@ def _kept(folder: RunFolder, held: bytes, is_known: bool) -> list[str]:
     aside = folder.path / f"rows.kept-{hashlib.sha256(held).hexdigest()[:8]}.jsonl"
     with written_aside(aside) as file:
         file.write(held)
-    return [f"the rows that were in {FILE_NAME} are of no sitting that is known; they are kept as {aside.name}"]
+    return [
+        f"the rows that were in {FILE_NAME} are of no sitting that is known; they are kept as {aside.name}"
+    ]
 
 
 def _described(held: bytes) -> dict[str, Any]:
