@@ -32,7 +32,8 @@ class Lost:
         if norms and all(norm.device.type == "cpu" for norm in norms):
             return not all(bool(((norm > 0) & norm.isfinite()).all()) for norm in norms)
         capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-        return self._projections % LOOK_EVERY == 0 and not capturing
+        no_values = any(norm.is_meta for norm in norms)
+        return self._projections % LOOK_EVERY == 0 and not capturing and not no_values
 
     def warn(self, weights: Mapping[str, Tensor], radii: Mapping[str, Tensor]) -> None:
         """Name those that have no direction to keep and were not named before."""

@@ -87,7 +87,7 @@ def check_joint(pairs: Sequence[NamePair], table: WeightTable, parameters: Mappi
     ]:
         refuse(halves[0], "affine='joint' moves both, and one of them is frozen", "freeze both or neither")
     for pair in pairs:
-        norm = torch.stack([norms_of(parameters[name]).max() for name in pair if name]).norm()
+        norm = torch.stack([norms_of(parameters[name]).max() for name in pair if name]).double().norm()
         if not (norm > 0 and norm.isfinite()):
             refuse(pair, "a joint norm that is zero or not finite, so there is no direction to keep")
 
@@ -110,7 +110,9 @@ def check_radii(radii: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -
 
 def check_saved_radii(radii: Mapping[str, Any], updates: Mapping[str, Any]) -> None:
     """Refuse radii of a saved state that no weight can have, and counts that no training gives."""
-    way = "the state was damaged or edited: load an older checkpoint, or build a new Projector to measure anew"
+    way = (
+        "the state was damaged or edited: load an older checkpoint, or build a new Projector to measure anew"
+    )
     if odd := [name for name, r in radii.items() if not isinstance(r, Tensor) or not r.is_floating_point()]:
         refuse(odd, "a radius in the state that is no tensor of numbers", way)
     if bad := [name for name, r in radii.items() if not ((r > 0) & r.isfinite()).all()]:
