@@ -86,8 +86,8 @@ def check(model: nn.Module, plan: Plan) -> None:
         for path in (*placement.remove, *placement.zero):
             if (ndim := module.get_parameter(path).ndim) != 1:
                 raise ValueError(
-                    f"the plan takes {path!r} of {placement.module!r} for a bias, but it has {ndim} axes: the "
-                    "plan was made for another model; make a new one with nap.plan(model, args)"
+                    f"the plan takes {path!r} of {placement.module!r} for a bias, but it has {ndim} axes: "
+                    "the plan was made for another model; make a new one with nap.plan(model, args)"
                 )
 
 

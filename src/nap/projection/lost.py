@@ -1,4 +1,4 @@
-"""Weights that became zero, infinite or NaN in training: nothing is left to project, and someone must say so."""
+"""Weights that became zero, infinite or NaN in training, and have no direction to project any more."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Lost:
         self._projections = 0
 
     def is_due(self, norms: Sequence[Tensor]) -> bool:
-        """Whether to look at the weights that were just projected, and had these norms where they are known."""
+        """Whether to look at the weights that were just projected; `norms` are theirs, where known."""
         if torch.compiler.is_compiling():
             return False
         self._projections += 1
@@ -45,8 +45,8 @@ class Lost:
         self._told.update(new)
         if new:
             warnings.warn(
-                f"{', '.join(shortened(new))}: became zero, infinite or NaN in training (as a whole, a row or an "
-                "expert), so there is no direction to project, and it stays as it is; go back to a checkpoint "
-                "from before, and lower the learning rate or clip gradients",
+                f"{', '.join(shortened(new))}: became zero, infinite or NaN in training (as a whole, a row or "
+                "an expert), so there is no direction to project, and it stays as it is; go back to a "
+                "checkpoint from before, and lower the learning rate or clip gradients",
                 stacklevel=4,
             )

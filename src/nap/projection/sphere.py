@@ -148,7 +148,7 @@ def _of_pieces(lines: Tensor) -> Tensor:
 
 
 def _has_values(weight: Tensor) -> bool:
-    """Whether it lies on a CPU, and can be asked for its values here: not while a compiler or vmap looks on."""
+    """Whether it lies on a CPU and can be asked for its values: not while a compiler or vmap looks on."""
     return (
         type(weight) in (Tensor, nn.Parameter)
         and weight.device.type == "cpu"

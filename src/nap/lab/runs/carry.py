@@ -65,8 +65,8 @@ def carry_out(
     cut back to that length and the same ones written again. SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C save and
     stop after the unit under way; a second Ctrl-C does not wait. A caller that listens for them itself,
     over several runs, passes its `stop`. `NotFinite` passes through, with the last checkpoint left in
-    place. At most `save_share` of the time goes into checkpoints. `device` is where the work computes. Warnings go to
-    `on_note`, a line each, by default to standard error.
+    place. At most `save_share` of the time goes into checkpoints. `device` is where the work computes.
+    Warnings go to `on_note`, a line each, by default to standard error.
     """
     if folder.is_finished():
         return Outcome("finished", done=work.total, total=work.total)
