@@ -45,7 +45,7 @@ class Lost:
         self._told.update(new)
         if new:
             warnings.warn(
-                f"{', '.join(shortened(new))}: became zero, infinite or NaN in training (as a whole, a row or "
+                f"{', '.join(shortened(new))}: became zero, infinite or NaN in training (all, a row or "
                 "an expert), so there is no direction to project, and it stays as it is; go back to a "
                 "checkpoint from before, and lower the learning rate or clip gradients",
                 stacklevel=4,
