@@ -12,7 +12,16 @@ from nap.lab.data import c4
 from nap.lab.data.catalog import DATA_SETS, of_role
 from nap.lab.data.fetch import to_stderr
 from nap.lab.data.store import data_home, paths, sha256
-from nap.lab.data.text import Bytes, Coder, Pieces, documents, python_topics, tokenised, train_pieces
+from nap.lab.data.text import (
+    Bytes,
+    Coder,
+    Pieces,
+    documents,
+    python_topics,
+    tokenised,
+    train_pieces,
+    trained_pieces,
+)
 from nap.lab.data.tokens import TokenFile
 
 BUNDLED = "python"
@@ -108,8 +117,8 @@ def _coder(names: Sequence[str], tokenizer: str, source: str, folder: Path, tell
     kind, _, size = tokenizer.partition("-")
     if kind == "bpe" and size.isdecimal():
         path = folder / f"{_short(source)}.bpe-{size}.json"
-        if path.exists():
-            return Pieces(path)
+        if (there := trained_pieces(path)) is not None:
+            return there
         tell(f"learning {int(size):,} pieces from {', '.join(names)}")
         shown = islice(_of(names, "train"), LEARNT_FROM_DOCUMENTS)
         return train_pieces(shown, path, vocabulary=int(size))
