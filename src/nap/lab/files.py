@@ -74,3 +74,11 @@ def opened(path: Path, mode: str, **options: Any) -> IO[Any]:
 def _reason(path: Path, mode: int) -> str:
     kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "a device")
     return f"{path} is {kind} and no file; remove it, or put the file back"
+
+
+def expanded(path: Path | str) -> Path:
+    """The path with ~ and ~user filled in; ValueError where there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{path}: {error}") from error

@@ -20,7 +20,7 @@ from nap.lab.data.containers import Progress, Readable, SourceFailed, blocks, ca
 from nap.lab.data.dataset import DataSet, File
 from nap.lab.data.sources import Local, Source, containers
 from nap.lab.data.store import FetchError, is_intact, note_verified_, place, writing
-from nap.lab.files import is_file
+from nap.lab.files import expanded, is_file
 
 # What a download may have at most: twice the unpacked files, and what else an archive has. That of
 # WikiText-103 has its training part, too, of which nothing is wanted.
@@ -143,7 +143,7 @@ def _install_(stream: Readable, file: File, where: Path, progress: Progress) -> 
 def _local(source_folder: Path | str | None) -> list[Local]:
     if source_folder is None:
         return []
-    path = Path(source_folder).expanduser()
+    path = expanded(source_folder)
     if not path.exists():
         raise ValueError(f"the folder to take data from, {path}, does not exist")
     if not (path.is_dir() or is_file(path)):

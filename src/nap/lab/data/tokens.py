@@ -182,13 +182,12 @@ def read(path: Path) -> TokenFile:
     expected = about["count"] * _kind(about["vocabulary"]).itemsize
     if size != expected or not files.is_file(path):
         raise TokensDamaged(f"{path} has {size:,} bytes and should have {expected:,}; make it again")
-    found = sha256(path)
-    if about.get("sha256", found) != found:
+    noted, found = about.pop("sha256", None), sha256(path)
+    if noted not in (None, found):
         raise TokensDamaged(f"{path} is not what was written, its SHA-256 differs; make it again")
-    if "sha256" not in about:
-        about["sha256"] = found
+    if noted is None:
         with suppress(OSError):  # a folder that may only be read
-            _describe(path, about)
+            _describe(path, {**about, "sha256": found})
     return TokenFile(path, about["count"], about["vocabulary"], about)
 
 
