@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -201,8 +202,10 @@ def write_run(
     home.mkdir(parents=True)
     about = {"experiment": experiment, "scale": scale, "run": home.name, "config": config or {}}
     (home / "config.json").write_text(json.dumps(about), "utf-8")
-    (home / "manifest.json").write_text(json.dumps(MANIFEST | manifest), "utf-8")
-    (home / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    held = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    (home / "rows.jsonl").write_bytes(held)
+    noted = {"rows_bytes": len(held), "rows_sha256": hashlib.sha256(held).hexdigest()}
+    (home / "manifest.json").write_text(json.dumps(MANIFEST | noted | manifest), "utf-8")
     return home
 
 

@@ -19,18 +19,20 @@ MAY_IMPORT = {  # floor of the importing module → floors of nap that it may re
     "lab": {"core", "methods", "integrations", "lab"},
 }
 ROOMS = {  # room of the lab → rooms that it may reach, besides itself
-    "rows": set(),
+    "files": set(),
+    "rows": {"files"},
+    "stored": {"files", "rows"},
     "seeds": set(),
     "scores": set(),
-    "data": set(),
+    "data": {"files"},
     "models": set(),
-    "runs": {"rows"},
+    "runs": {"files", "rows", "stored"},
     "training": {"data", "models", "runs", "seeds"},
     "rainbow": {"models", "runs", "seeds", "training"},
     "sequences": {"data", "models", "runs", "seeds", "training"},
     "vision": {"data", "models", "runs", "seeds", "training"},
-    "claims": {"rows", "scores", "seeds"},
-    "report": {"rows", "claims", "scores", "seeds"},
+    "claims": {"rows", "stored", "scores", "seeds"},
+    "report": {"files", "rows", "stored", "claims", "scores", "seeds"},
 }
 # files that need Triton, which comes with torch on Linux; optional
 KERNELS = {"nap.norms.fused", "nap.norms.rows", "nap.projection.fused"}

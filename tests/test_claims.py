@@ -19,7 +19,7 @@ import pytest
 from nap.lab.claims import CLAIMS, Claim, Evidence, Region, Verdict, command, judge, read, table, to_json
 from nap.lab.claims.claim import NotEnough
 from nap.lab.claims.effects import decide, every
-from nap.lab.claims.samples import BROKEN, FEWEST_POINTS, RESUMABLE, UNFINISHED, Samples
+from nap.lab.claims.samples import BROKEN, DAMAGED, FEWEST_POINTS, RESUMABLE, UNFINISHED, Samples
 from nap.lab.rows import Row, RowFile, Rows
 from nap.lab.runs.work import NOT_FINITE
 from synthetic_worlds import (
@@ -224,8 +224,10 @@ def test_a_failed_claim_is_marked() -> None:
 
 def write(folder: Path, rows: Iterator[Row]) -> None:
     folder.mkdir(parents=True)
-    RowFile(folder / "rows.jsonl").append(rows)
-    (folder / "manifest.json").write_text(json.dumps({"finished": "2025-01-01"}))
+    file = RowFile(folder / "rows.jsonl")
+    file.append(rows)
+    manifest = {"finished": "2025-01-01", "rows_bytes": file.size(), "sittings": []}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def test_the_command_answers_by_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,20 +251,26 @@ def test_the_command_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert len(others) == 6
 
 
-@pytest.mark.parametrize("manifest", ['{"finished": null}', '{"finished": "2025-', ""])
-def test_an_unfinished_run_decides_nothing(tmp_path: Path, manifest: str) -> None:
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        ('{"finished": null, "sittings": []}', RESUMABLE),
+        ('{"finished": null}', DAMAGED),
+        ('{"finished": "2025-', DAMAGED),
+        ("", DAMAGED),
+    ],
+)
+def test_an_unfinished_or_damaged_run_decides_nothing(tmp_path: Path, manifest: str, words: str) -> None:
     write(tmp_path / "walk-demo" / "walks", walk_world(True))
     (tmp_path / "walk-demo" / "walks" / "manifest.json").write_text(manifest)
     [rows] = read(tmp_path).values()
-    assert {evidence.missing for _, evidence in judge(rows)} == {
-        "the run walks is not finished; run it again to resume"
-    }
+    assert {evidence.missing for _, evidence in judge(rows)} == {f"the run walks {words}"}
     assert command(tmp_path) == 1
 
 
 def test_a_network_that_broke_down_is_named_as_such(tmp_path: Path) -> None:
     write(tmp_path / "walk-demo" / "walks", walk_world(True))
-    manifest = {"finished": None, "exit": f"{NOT_FINITE}: the loss is not finite at update 3"}
+    manifest = {"finished": None, "sittings": [], "exit": f"{NOT_FINITE}: the loss is not finite at update 3"}
     (tmp_path / "walk-demo" / "walks" / "manifest.json").write_text(json.dumps(manifest))
     [rows] = read(tmp_path).values()
     assert {evidence.missing for _, evidence in judge(rows)} == {f"the run walks {BROKEN}"}

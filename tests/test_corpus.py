@@ -62,6 +62,36 @@ def test_a_text_of_the_catalogue_is_read_document_by_document(pages: Path) -> No
     assert both.train.count > found.train.count + 400_000
 
 
+def flip_(path: Path) -> bytes:
+    """One bit of a file; what it held before."""
+    held = path.read_bytes()
+    path.write_bytes(held[:40] + bytes([held[40] ^ 1]) + held[41:])
+    return held
+
+
+def test_tokens_with_a_flipped_bit_are_made_again(pages: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = load(["pages"], "bytes")
+    before = flip_(found.train.path)
+    again = load(["pages"], "bytes")
+    assert again.train.path.read_bytes() == before
+    said = capsys.readouterr().err
+    assert said.startswith(f"warning: {found.train.path} is not what was written, its SHA-256 differs")
+    assert said.count("\n") == 1
+
+
+def test_pieces_with_a_flipped_bit_are_learnt_again(
+    pages: Path, data_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tokenizers")
+    found = load(["pages"], "bpe-300")
+    (path,) = (data_home / "tokens").glob("*.bpe-300.json")
+    before = flip_(path)
+    again = load(["pages"], "bpe-300")
+    assert path.read_bytes() == before
+    assert again.coder.fingerprint == found.coder.fingerprint
+    assert f"warning: {path} is not what was written" in capsys.readouterr().err
+
+
 def test_a_text_that_is_not_there_or_damaged_says_how_to_get_it(pages: Path) -> None:
     pages.write_bytes(PAGES.upper())
     with pytest.raises(DataMissing, match=r"pages\.lines is damaged; run: nap data fetch pages"):

@@ -29,7 +29,7 @@ def fused_launches(work: partial[None]) -> int:
     ) as profile:
         work()
         torch.cuda.synchronize()
-    ours = ("_square_sums", "_factors", "_rescale")
+    ours = ("_block_norms", "_factors", "_rescale")
     return sum(event.count for event in profile.key_averages() if event.key in ours)
 
 
@@ -55,6 +55,19 @@ def test_what_has_no_direction_stays_and_no_other_weight_is_touched() -> None:
     assert (zero == 0).all()
     assert infinite.isinf().all()
     torch.testing.assert_close(one.norm().item(), 2.0)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-23, 1e19, 1e30])
+@pytest.mark.parametrize("rows", [False, True])
+def test_very_large_and_very_small_weights_have_a_norm(size: float, rows: bool) -> None:
+    weight = size * torch.randn(300, 200, device="cuda")
+    exact = weight.double().norm(dim=1, keepdim=True) if rows else weight.double().norm().reshape(1, 1)
+    torch.testing.assert_close(
+        norms_of(weight, out_axis=0 if rows else None).double(), exact, rtol=1e-6, atol=0
+    )
+    expected = weight.double() / exact
+    project_tensors_([weight], [torch.ones_like(exact, dtype=torch.float32)])
+    torch.testing.assert_close(weight.double(), expected, rtol=1e-6, atol=1e-12)
 
 
 def test_where_it_is_not_due_nothing_changes() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from nap.lab.data import picture_shards
 from nap.lab.data.picture_folders import FolderPictures, in_folders
 from nap.lab.data.picture_sets import picture_set, stand_in
 from nap.lab.data.picture_shards import in_shards, packed
@@ -151,6 +152,20 @@ def test_a_damaged_pack_is_packed_anew(
     assert re.search(rf"packed/train-\w+ is damaged \({reason}\) and is made anew\npacking 2 train", said)
     assert again.fingerprint == first.fingerprint
     assert [again.encoded(n) for n in range(12)] == [first.encoded(n) for n in range(12)]
+
+
+def test_a_packed_image_with_a_flipped_bit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture_shards, "rows", lambda file: [(b"one image", 0), (b"another", 1)])
+    shard = tmp_path / "train-0.parquet"
+    shard.write_bytes(b"")
+    folder = picture_shards.packed([shard], "train")
+    with (folder / "images.bin").open("r+b") as file:
+        file.seek(3)
+        file.write(b"x")
+    pictures = picture_shards.ShardPictures(folder, [shard])
+    assert pictures.encoded(1) == b"another"
+    with pytest.raises(ValueError, match="its bytes are not those that were packed"):
+        pictures.encoded(0)
 
 
 def test_a_pack_is_on_disk_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

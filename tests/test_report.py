@@ -173,7 +173,7 @@ def test_a_partial_folder_says_what_is_missing(tmp_path: Path) -> None:
     text = Page(report.command(tmp_path).read_text("utf-8")).text
     assert "2 of 2 runs are not complete" in text
     assert "nap: it did not finish (stopped by SIGTERM)" in text
-    assert re.search(r"none: manifest\.json cannot be read .*; it has no rows", text)
+    assert re.search(r"none: manifest\.json is damaged .*; it has no rows", text)
     assert "No rows for: no norm · LayerNorm · LayerNorm, rescaled each task · fresh · fresh, no norm" in text
     assert "Not in this folder:" in text
     assert "nap run fig2" in text

@@ -81,7 +81,7 @@ def test_a_kill_before_any_step_to_the_disk_changes_nothing(tmp_path: Path) -> N
 # signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT])
 def test_a_signal_saves_stops_and_resumes_exactly(
     tmp_path: Path, unbroken: Path, number: signal.Signals
 ) -> None:

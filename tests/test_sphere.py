@@ -147,3 +147,30 @@ def test_norms_like_reads_the_norms_a_radius_means() -> None:
     for radius in (norms_of(weight), norms_of(weight, stacked=1), norms_of(weight, stacked=1, out_axis=2)):
         assert_close(norms_like(radius, weight), radius)
     assert norms_of(weight, stacked=1, out_axis=2).shape == (2, 1, 3)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-23, 1e-17, 1e19, 1e30])
+@pytest.mark.parametrize("axis", [None, 0])
+def test_very_large_and_very_small_weights_have_a_norm(size: float, axis: int | None) -> None:
+    weight = size * randn(30, 20, dtype=torch.float32)
+    exact = weight.double().norm(dim=None if axis is None else 1, keepdim=True).reshape(-1, 1)
+    assert_close(norms_of(weight, out_axis=axis).double(), exact, rtol=1e-6, atol=0)
+    expected = weight.double() / exact
+    project_tensors_([weight], [torch.ones_like(exact, dtype=torch.float32)])
+    assert_close(weight.double(), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(1 << 24,), (1, 1 << 24), (1 << 24, 1), (2, (1 << 23) + 77)])
+def test_norms_of_one_long_row_do_not_drift(shape: tuple[int, ...]) -> None:
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    assert_close(norms_of(weight).double().squeeze(), weight.double().norm(), rtol=1e-6, atol=0)
+    if len(shape) == 2:
+        exact = weight.double().norm(dim=1, keepdim=True)
+        assert_close(norms_of(weight, out_axis=0).double(), exact, rtol=1e-6, atol=0)
+
+
+def test_norms_under_vmap_and_compiled_are_the_same() -> None:
+    weights = torch.stack([1e-25 * randn(4, 3, dtype=torch.float32), randn(4, 3, dtype=torch.float32)])
+    expected = torch.stack([norms_of(weight) for weight in weights])
+    assert_close(torch.func.vmap(norms_of)(weights), expected)
+    assert_close(torch.compile(norms_of, backend="eager", fullgraph=True)(weights[0]), expected[0])

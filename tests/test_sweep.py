@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from changed_folders import begun_with, rewritten
 from nap.lab.cli import BAD_USAGE, FINE, IN_USE, main
 from nap.lab.experiments.experiment import MODULES, experiments
 from nap.lab.options import How
@@ -91,7 +92,7 @@ def test_a_folder_says_what_there_is_to_do(tmp_path: Path) -> None:
     assert look(tmp_path).state == "finished"
     with (tmp_path / "rows.jsonl").open("a") as file:
         file.write("{}\n")
-    assert look(tmp_path).state == "failed"
+    assert (look(tmp_path).state, look(tmp_path).hopeless) == ("damaged", True)
     assert "was edited" in look(tmp_path).words
     assert after(End(1), look(tmp_path), moved=False, vain=0, retries=2).step == "failed"  # and not again
 
@@ -114,7 +115,7 @@ def test_a_dry_run_shows_failures_as_they_were_told_and_what_force_does(
     monkeypatch.setenv("COLUMNS", "200")  # nothing is folded
     assert nap("run tiny --mode buggy")[0] == 1
     manifest = Path("results/tiny-demo/first/manifest.json")
-    manifest.write_text(manifest.read_text().replace("a mistake", "sizes [/8] differ"))
+    rewritten(manifest, manifest.read_text().replace("a mistake", "sizes [/8] differ"))
     code, out, err = nap("sweep tiny --mode buggy --dry-run")
     assert (code, err) == (FINE, "")
     assert re.search(r" failed, 0:\d\d of work: RuntimeError: sizes \[/8\] differ", out)
@@ -223,7 +224,7 @@ def test_a_folder_that_is_older_than_a_setting_is_taken_up_as_nap_run_does(nap) 
     for file in Path("results").rglob("config.json"):
         settings = json.loads(file.read_text())
         assert settings["config"].pop("rate") == 0.5  # its default
-        file.write_text(json.dumps(settings))
+        begun_with(file.parent, settings)
     assert nap("run tiny")[0] == nap("sweep tiny")[0] == FINE
     code, _, err = nap("sweep tiny --rate 0.25")
     assert code == BAD_USAGE

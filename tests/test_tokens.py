@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,3 +86,32 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
         read(found.path)
     with pytest.raises(TokensDamaged, match="make them again"):
         read(tmp_path / "y")
+
+
+@pytest.mark.parametrize("bit", [0, 7, 77, 159])
+def test_a_flipped_bit_is_found(tmp_path: Path, bit: int) -> None:
+    found = write(tmp_path / "x", DOCUMENTS, end=0, vocabulary=9)
+    held = bytearray(found.path.read_bytes())
+    held[bit // 8] ^= 1 << bit % 8
+    found.path.write_bytes(held)
+    with pytest.raises(TokensDamaged, match="is not what was written"):
+        read(found.path)
+
+
+@pytest.mark.parametrize(
+    "about", ["{}", "[]", '{"count": "ten", "vocabulary": 9}', '{"count": 10}', "[" * 9999]
+)
+def test_an_odd_description_is_refused(tmp_path: Path, about: str) -> None:
+    found = write(tmp_path / "x", DOCUMENTS, end=0, vocabulary=9)
+    (tmp_path / "x.json").write_text(about)
+    with pytest.raises(TokensDamaged, match=r"make (it|them) again"):
+        read(found.path)
+
+
+def test_tokens_that_are_older_than_hashes_are_taken_and_hashed(tmp_path: Path) -> None:
+    found = write(tmp_path / "x", DOCUMENTS, end=0, vocabulary=9)
+    beside = tmp_path / "x.json"
+    before = json.loads(beside.read_text())
+    beside.write_text(json.dumps(dict(found.about)))
+    assert read(found.path).tokens.tolist() == LINE
+    assert json.loads(beside.read_text()) == before == {**found.about, "sha256": before["sha256"]}

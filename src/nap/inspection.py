@@ -10,6 +10,7 @@ import copy
 import importlib.util
 import inspect
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
 } | {"bool": torch.bool, "uint8": torch.uint8}
+
+
+MOST_ENTRIES, MOST_AXES = 1_000_000_000, 64  # of an example input: 4 GB in float32
 
 
 def build(target: str) -> Any:
@@ -98,12 +102,19 @@ def example_input(text: str, *, seed: int = 0) -> Tensor:
     (torch.Size([2, 3]), torch.int64)
     """
     sizes, _, suffix = text.partition(":")
-    if not all(size.isdecimal() and int(size) > 0 for size in sizes.split("x")):
-        raise ValueError(f"{text!r} is no input; write sizes joined by x, such as 2x3x32x32 or 2x16:int64")
+    if not all(size.isdecimal() and len(size) < 20 and int(size) > 0 for size in sizes.split("x")):
+        raise ValueError(
+            f"{_shortened(text)} is no input; write sizes joined by x, such as 2x3x32x32 or 2x16:int64"
+        )
     name = suffix or "float32"
     if name not in DTYPES:
         raise ValueError(f"{text!r} asks for the unknown dtype {name!r}; known are {', '.join(DTYPES)}")
     shape, dtype = [int(size) for size in sizes.split("x")], DTYPES[name]
+    if len(shape) > MOST_AXES or math.prod(shape) > MOST_ENTRIES:
+        raise ValueError(
+            f"{_shortened(text)} is too large for an example: at most {MOST_ENTRIES:,} entries and "
+            f"{MOST_AXES} axes; two samples are enough"
+        )
     generator = torch.Generator().manual_seed(seed)
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator).to(dtype)
@@ -199,6 +210,10 @@ def _check_runs(model: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
             twin(*(args if isinstance(args, tuple) else (args,)), **kwargs)
     except Exception as error:
         raise ValueError(f"the model does not run on the example input: {_said(error)}") from error
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
 def _said(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import torch
@@ -66,7 +67,7 @@ def linear(optimizer: Optimizer, *, total_steps: int, end_value: float, end_at: 
     """
     _require_steps("total_steps", total_steps, 1)
     _require_rate("end_value", end_value)
-    if not 0 < end_at <= 1:
+    if not (_is_number(end_at) and 0 < end_at <= 1):
         raise ValueError(f"end_at is {end_at}, but it is a fraction of training: 0 < end_at ≤ 1")
     value = partial(linear_value, total_steps=total_steps, end_value=end_value, end_at=end_at)
     return Schedule(optimizer, value)
@@ -111,6 +112,11 @@ class Schedule(LRScheduler):
     """
 
     def __init__(self, optimizer: Optimizer, value: Value | Sequence[Value]):
+        if not isinstance(optimizer, Optimizer):
+            shown = "None" if optimizer is None else f"a {type(optimizer).__name__}"
+            raise ValueError(
+                f"a schedule follows a torch.optim.Optimizer, not {shown}; pass the optimizer itself"
+            )
         groups = len(optimizer.param_groups)
         self._values = [value] * groups if callable(value) else list(value)
         if len(self._values) != groups:
@@ -183,11 +189,17 @@ def _ratio(now: Rate, before: Rate) -> Rate:
     return now / before if before != 0 else 1.0
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _require_steps(name: str, steps: int, least: int) -> None:
+    if not _is_number(steps):
+        raise ValueError(f"{name} is {steps!r}, but it counts steps: a whole number, at least {least}")
     if not steps >= least:
         raise ValueError(f"{name} is {steps}, but it must be at least {least}")
 
 
 def _require_rate(name: str, rate: float) -> None:
-    if not 0 <= rate < math.inf:
-        raise ValueError(f"{name} is {rate}, but a learning rate is finite and at least 0")
+    if not (_is_number(rate) and 0 <= rate < math.inf):
+        raise ValueError(f"{name} is {rate!r}, but a learning rate is a number, finite and at least 0")

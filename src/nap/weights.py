@@ -108,6 +108,9 @@ def weight_groups(model: nn.Module) -> WeightTable:
     1.weight   affine           scale of LayerNorm
     1.bias     affine           offset of LayerNorm
     """
+    if not isinstance(model, nn.Module):
+        shown = "None" if model is None else f"a {type(model).__name__}"
+        raise ValueError(f"weight_groups takes a torch.nn.Module, not {shown}; pass the model itself")
     traced = _traced_rows(model)
     rows = {}
     for name, parameter in model.named_parameters():

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 
+from nap.conversion.typed import made
 from nap.norms.norm import CHILD, Eps, Layout, Section
-from nap.weights import WeightTable
+from nap.weights import Weight, WeightTable
 
 Action = Literal["normalise output", "normalise input", "normalise attention", "normalise recurrence"]
 
@@ -78,6 +80,18 @@ class Placement:
     zero: tuple[str, ...] = ()  # biases that become zero and frozen
     subtract: str | None = None  # a bias that is cancelled where the norm covers a part
     like: str = ""  # a parameter in front of it: its dtype and device, where the module has none
+
+    def __post_init__(self) -> None:
+        weights = [p for p in self.remove if p in self.weights or p.rpartition(".")[2] == "weight"]
+        if weights:
+            raise ValueError(f"{self.module}: {weights[0]!r} is a weight, and only biases are removed")
+        if self.eps != "relative" and not 0 <= self.eps < 1:
+            raise ValueError(f"{self.module}: eps={self.eps!r} must be 'relative' or a number in [0, 1)")
+        if not (0 < self.gain < math.inf and self.periods >= 1 and self.width >= 0 and self.spatial >= 0):
+            raise ValueError(
+                f"{self.module}: width={self.width}, spatial={self.spatial}, periods={self.periods} and "
+                f"gain={self.gain} are no sizes of a norm"
+            )
 
     def is_applied(self, modules: Mapping[str, nn.Module]) -> bool:
         """Whether the module of this name carries its norm."""
@@ -162,19 +176,34 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        body = json.loads(text)
-        return cls(
-            tuple(_placement(p) for p in body["placements"]),
-            tuple(Note(**n) for n in body["left_alone"]),
-            tuple(Problem(**p) for p in body["problems"]),
-            WeightTable.from_json(body["weights"]),
-            Options(**{**body["options"], **{k: tuple(body["options"][k]) for k in ("exclude", "allow")}}),
-        )
+        """The plan of a text that `to_json` gave; one that was damaged or made up is refused."""
+        try:
+            body = json.loads(text)
+            body["weights"] = {"rows": body["weights"]}
+            read = made(_Saved, body, "plan")
+            weights = {row.name: row for row in read.weights.rows}
+            return cls(read.placements, read.left_alone, read.problems, WeightTable(weights), read.options)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+            raise ValueError(
+                f"this text is no plan that nap saved ({reason}); make a new one with nap.plan(model, args)"
+            ) from error
 
 
-def _placement(row: dict[str, Any]) -> Placement:
-    lists = {k: tuple(row[k]) for k in ("weights", "remove", "zero")}
-    return Placement(**{**row, **lists, "sections": tuple(Section(**s) for s in row["sections"])})
+@dataclass(frozen=True)
+class _Rows:
+    rows: tuple[Weight, ...]
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """A plan as its text has it."""
+
+    placements: tuple[Placement, ...]
+    left_alone: tuple[Note, ...]
+    problems: tuple[Problem, ...]
+    weights: _Rows
+    options: Options
 
 
 def table(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> str:

@@ -83,6 +83,12 @@ def check(model: nn.Module, plan: Plan) -> None:
                     f"{placement.module!r} has no parameter {path!r}: the plan was made for another model; "
                     "make a new one with nap.plan(model, args)"
                 )
+        for path in (*placement.remove, *placement.zero):
+            if (ndim := module.get_parameter(path).ndim) != 1:
+                raise ValueError(
+                    f"the plan takes {path!r} of {placement.module!r} for a bias, but it has {ndim} axes: "
+                    "the plan was made for another model; make a new one with nap.plan(model, args)"
+                )
 
 
 def _insert_(module: nn.Module, placement: Placement, undo: list[Undo], like: torch.Tensor) -> None:

@@ -54,7 +54,8 @@ def jacobian_norm(
         else:
             draws = [squared(_signs(outputs, generator)) for _ in range(probes)]
             total = torch.stack(draws).mean(0)
-    return or_nan(total.sqrt().mean(), total)
+    # an output that is not a number has derivatives all the same, of a ReLU for example
+    return or_nan(or_nan(total.sqrt().mean(), total), outputs)
 
 
 Squared = Callable[[Tensor], Tensor]  # ‖Jᵀv‖² of each example, from a v of the outputs' shape

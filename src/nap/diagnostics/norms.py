@@ -70,7 +70,7 @@ def _norms(tensors: Mapping[str, Tensor], per_layer: bool) -> Tensor | dict[str,
 
 
 def _combine(norms: list[Tensor]) -> Tensor:
-    return torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
+    return norms_of(torch.stack([n.to(norms[0].device) for n in norms])).reshape(())
 
 
 def _title(model: Tensors) -> str:

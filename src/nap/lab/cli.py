@@ -67,11 +67,15 @@ def requested(words: Sequence[str], common: type[How] | None = None) -> list[tup
     """What words like `fig1 --seeds 3` ask for: experiments, each with its settings."""
     from nap.lab.experiments.experiment import experiments
     from nap.lab.options import How, parse, split_names
+    from nap.lab.possible import check_environment, check_possible
 
     common = common or How
     names, settings = split_names(words, MODULES, command=common.command)
     known = experiments(names)
     asked = [(known[name], parse(name, known[name].scales, settings, common)) for name in names]
+    check_environment()
+    for _, request in asked:
+        check_possible(request.config)
     return [(_tuned(experiment, request), request) for experiment, request in asked]
 
 

@@ -26,6 +26,9 @@ examples:
   nap run {name} --scale paper --help             the settings and defaults of another scale"""
 
 
+MOST_THREADS = 4096
+
+
 @dataclass(frozen=True)
 class How:
     """How to run: options that every experiment has, and that change no row."""

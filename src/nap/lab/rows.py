@@ -5,6 +5,7 @@ Any other reader works too: `pandas.read_json(path, lines=True)`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+
+from nap.lab.files import check_no_link, content, is_file, opened
 
 FILE_NAME = "rows.jsonl"
 Row = dict[str, Any]
@@ -30,14 +33,19 @@ class RowFile:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
-        if self.path.exists():
-            self.truncate_to(_whole_lines(self.path.read_bytes()))
-        else:
-            self.path.touch()
+        check_no_link(self.path)
+        self.path.touch()
+        self._written = hashlib.sha256()
+        self.truncate_to(_whole_lines(content(self.path)))
 
     def size(self) -> int:
         """Length in bytes."""
         return self.path.stat().st_size
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of what was there at first and was appended since, whatever lies on the disk by now."""
+        return self._written.hexdigest()
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows and return once they are on disk: all of them, or none where the disk is full."""
@@ -46,17 +54,18 @@ class RowFile:
             return
         before = self.size()
         try:
-            with self.path.open("ab", buffering=len(payload) + 1) as file:
+            with opened(self.path, "ab", buffering=len(payload) + 1) as file:
                 file.write(payload)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            self.truncate_to(before)
+            self._cut(before)
             raise OSError(
                 error.errno,
                 f"{error.strerror}: {self.path} needs {len(payload):,} bytes more; free some space, "
                 f"then run again to resume",
             ) from error
+        self._written.update(payload)
 
     def truncate_to(self, size: int) -> None:
         """Cut the file back to `size` bytes, as noted when they were written."""
@@ -66,8 +75,12 @@ class RowFile:
                 f"{self.path} holds {held:,} bytes but should hold {size:,}: rows were deleted from it; "
                 f"put the file back, or delete the folder to start this run over"
             )
-        if held > size:
-            with self.path.open("r+b") as file:
+        self._cut(size)
+        self._written = hashlib.sha256(content(self.path))
+
+    def _cut(self, size: int) -> None:
+        if self.size() > size:
+            with opened(self.path, "r+b") as file:
                 file.truncate(size)
                 os.fsync(file.fileno())
 
@@ -147,7 +160,7 @@ def read(path: Path | str) -> Rows:
     """The rows of a file, or of every rows.jsonl in a folder and below it, in the order of their paths."""
     path = Path(path)
     files = sorted(path.rglob(FILE_NAME)) if path.is_dir() else [path]
-    if not files or not files[0].is_file():
+    if not files or not is_file(files[0]):
         raise ValueError(f"no {FILE_NAME} at {path} or below it; `nap run` writes one in each run's folder")
     return Rows(row for file in files for row in _read_file(file))
 
@@ -167,19 +180,38 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _whole_lines(content: bytes) -> int:
+def _whole_lines(held: bytes) -> int:
     """Bytes up to and with the last line break."""
-    return content.rfind(b"\n") + 1
+    return held.rfind(b"\n") + 1
 
 
 def _read_file(path: Path) -> Iterator[Row]:
-    content = path.read_bytes()
-    # The last line may be torn: a run that was just killed, or one that is writing now.
-    for number, text in enumerate(content[: _whole_lines(content)].splitlines(), start=1):
+    for number, text in lines(content(path)):
         try:
-            row = json.loads(text)
+            yield parsed(text)
         except ValueError as error:
-            raise ValueError(f"{path} line {number} is no JSON ({error}); was the file edited?") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"{path} line {number} is no JSON object but {text[:40]!r}")
-        yield row
+            raise ValueError(f"{path} line {number} {error}") from None
+
+
+def lines(held: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file of rows, numbered from 1.
+
+    The last one may be torn, and is left out: by a run that was just killed, or one that is writing now.
+    """
+    yield from enumerate(held[: _whole_lines(held)].split(b"\n")[:-1], start=1)
+
+
+def parsed(text: bytes) -> Row:
+    """A line as a row; raises ValueError with the reason where it is none."""
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is no JSON ({error}); was the file edited?") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"is no JSON object but {text[:40]!r}")
+    for key, value in row.items():
+        if not isinstance(value, str | int | float | None):
+            raise ValueError(f"has a {type(value).__name__} as {key!r}, where a row has a number or a text")
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ValueError(f"has a number of {len(str(value))} digits as {key!r}")
+    return row

@@ -28,24 +28,28 @@ _DTYPES: dict[torch.dtype, Any] = {
 
 
 @triton.jit
-def _square_sums(table, owners, sums, DTYPE: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+def _block_norms(table, owners, norms, DTYPE: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
     block = tl.program_id(0)
     row = table + 4 * tl.load(owners + block)  # of the table: address, size, first block, address of radius
     at = (block - tl.load(row + 2)) * BLOCK + tl.arange(0, BLOCK)
     weight = tl.load(row).to(tl.pointer_type(DTYPE))
     value = tl.load(weight + at, mask=at < tl.load(row + 1), other=0.0).to(WIDE)
-    tl.store(sums + block, tl.sum(value * value))
+    largest = tl.max(tl.abs(value))  # scaled by it, squares of 1e30 and of 1e-30 are numbers, too
+    scale = tl.where(largest > 0, largest, 1.0)
+    scaled = value / scale
+    tl.store(norms + block, scale * tl.sqrt(tl.sum(scaled * scaled)))
 
 
 @triton.jit
-def _factors(table, sums, when, factors, WIDE: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+def _factors(table, norms, when, factors, WIDE: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr):
     weight = tl.program_id(0)
     row = table + 4 * weight
     first, blocks = tl.load(row + 2), tl.cdiv(tl.load(row + 1), BLOCK)
     total = tl.zeros([1024], tl.float64)
     for start in range(0, blocks, 1024):
         at = start + tl.arange(0, 1024)
-        total += tl.load(sums + first + at, mask=at < blocks, other=0.0).to(tl.float64)
+        norm_of_block = tl.load(norms + first + at, mask=at < blocks, other=0.0).to(tl.float64)
+        total += norm_of_block * norm_of_block
     norm = tl.sqrt(tl.sum(total))
     usable = (norm > 0) & (norm < float("inf"))  # a norm of zero or beyond has no direction to keep
     if MASKED:
@@ -103,11 +107,11 @@ def project_(weights: Sequence[Tensor], radii: Sequence[Tensor], when: Tensor | 
     kinds = {"WIDE": tl.float64 if dtype == torch.float64 else tl.float32, "BLOCK": _BLOCK}
     with torch.cuda.device(device):
         table, owners = _table(weights, radii)
-        sums = torch.empty(len(owners), dtype=radii[0].dtype, device=device)
+        norms = torch.empty(len(owners), dtype=radii[0].dtype, device=device)
         factors = torch.empty(len(weights), dtype=radii[0].dtype, device=device)
-        flag = sums if when is None else when.to(device, torch.uint8)
-        _square_sums[(len(owners),)](table, owners, sums, DTYPE=_DTYPES[dtype], **kinds)
-        _factors[(len(weights),)](table, sums, flag, factors, MASKED=when is not None, **kinds)
+        flag = norms if when is None else when.to(device, torch.uint8)
+        _block_norms[(len(owners),)](table, owners, norms, DTYPE=_DTYPES[dtype], **kinds)
+        _factors[(len(weights),)](table, norms, flag, factors, MASKED=when is not None, **kinds)
         _rescale[(len(owners),)](table, owners, factors, DTYPE=_DTYPES[dtype], **kinds)
     tracked = [weight for weight in weights if not weight.is_inference()]
     torch.autograd.graph.increment_version(tracked)  # as any other change in place

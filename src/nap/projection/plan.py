@@ -42,7 +42,11 @@ class ProjectionRow:
 
     def at(self, radius: Tensor | None) -> ProjectionRow:
         """This row with its radius, if it has one."""
-        return self if radius is None else replace(self, radius=radius.norm().item(), norms=radius.numel())
+        return (
+            self
+            if radius is None
+            else replace(self, radius=radius.cpu().double().norm().item(), norms=radius.numel())
+        )
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from nap.norms.norm import Norm
 from nap.projection import refusals
 from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
+from nap.projection.lost import Lost
 from nap.projection.names import bare_names, bare_state, counterparts
 from nap.projection.outputs import check_output
 from nap.projection.plan import Excluded, ProjectionPlan, decide, names_in, norms_to_keep, pairs_of
@@ -88,6 +89,7 @@ class Projector:
         decay: float = 1e-3,
         exclude: Excluded | Iterable[Excluded] = (),
     ):
+        refusals.check_model(model)
         refusals.check_options(every, decay, per=per, output=output, affine=affine)
         self._shards = sharded_parts(model)
         reshard_(self._shards)
@@ -121,6 +123,7 @@ class Projector:
         self._model = model
         self._updates: dict[str, int | Tensor] = dict.fromkeys(acted, 0)
         self._hooks: list[AfterStep] = []
+        self._lost = Lost()
 
     def project_(self, other: nn.Module | None = None) -> None:
         """Project now. It counts as no update, and needs no optimizer.
@@ -163,7 +166,10 @@ class Projector:
     def _act_(self, held: Mapping[Any, Tensor], when: Tensor | None = None) -> dict[str, Tensor]:
         """Write into these, and return their radii as they lie on the device."""
         radii = {name: self._radii[name].to(held[name].device) for name in held if name in self._radii}
-        project_tensors_([held[name] for name in radii], list(radii.values()), when=when)
+        weights = {name: held[name] for name in radii}
+        norms = project_tensors_(list(weights.values()), list(radii.values()), when=when)
+        if self._lost.is_due(norms):
+            self._lost.warn(weights, radii)
         rule: Any = partial(joint_scale_offset, stacked=1)
         if self._settings["affine"] == "decay":
             rule = partial(decay_scale_offset, decay=self._settings["decay"])
@@ -267,8 +273,12 @@ class Projector:
         """
         bare, saved = bare_names(self.plan.names()), bare_state(state)
         refusals.check_state(bare_state(self.state_dict()), saved)
+        refusals.check_saved_radii(saved["radii"], saved["updates"])
         self._radii = {name: saved["radii"][bare[name]].clone() for name in self._radii}
         self._updates = {name: int(saved["updates"][bare[name]]) for name in self._updates}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_hooks": [], "_updates": self.updates}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({"_lost": Lost(), **state})  # older ones have none

@@ -22,6 +22,16 @@ def refuse(names: Iterable[str | None], why: str, way_out: str = "") -> NoReturn
     raise ValueError(f"{', '.join(listed)}: {why}; {way_out}".removeprefix(": "))
 
 
+def check_model(model: Any) -> None:
+    """Refuse what is no model."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"Projector takes a torch.nn.Module, not {_kind(model)}; pass the model itself")
+
+
+def _kind(thing: Any) -> str:
+    return "None" if thing is None else f"a {type(thing).__name__}"
+
+
 def check_options(every: int, decay: float, **choices: str | None) -> None:
     """Refuse settings that mean nothing."""
     allowed: dict[str, list[str | None]] = {
@@ -34,7 +44,7 @@ def check_options(every: int, decay: float, **choices: str | None) -> None:
             raise ValueError(f"{option}={value!r} is not a choice; take one of {allowed[option]}")
     if type(every) is not int or every < 1:
         raise ValueError(f"every={every!r} counts updates; take a whole number, 1 or more")
-    if not 0 < decay <= 1:
+    if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 < decay <= 1:
         raise ValueError(f"decay={decay!r} is the share of the way to (1, 0); take a number in (0, 1]")
 
 
@@ -77,7 +87,7 @@ def check_joint(pairs: Sequence[NamePair], table: WeightTable, parameters: Mappi
     ]:
         refuse(halves[0], "affine='joint' moves both, and one of them is frozen", "freeze both or neither")
     for pair in pairs:
-        norm = torch.stack([norms_of(parameters[name]).max() for name in pair if name]).norm()
+        norm = torch.stack([norms_of(parameters[name]).max() for name in pair if name]).double().norm()
         if not (norm > 0 and norm.isfinite()):
             refuse(pair, "a joint norm that is zero or not finite, so there is no direction to keep")
 
@@ -96,6 +106,19 @@ def check_radii(radii: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -
         refuse(bad, "a norm that is not finite", f"repair its values, or exclude={bad!r}")
     if zero := [name for name, r in radii.items() if not (r > 0).all()]:
         refuse(zero, "a zero norm (of the whole, a row or an expert), so there is no direction to keep")
+
+
+def check_saved_radii(radii: Mapping[str, Any], updates: Mapping[str, Any]) -> None:
+    """Refuse radii of a saved state that no weight can have, and counts that no training gives."""
+    way = (
+        "the state was damaged or edited: load an older checkpoint, or build a new Projector to measure anew"
+    )
+    if odd := [name for name, r in radii.items() if not isinstance(r, Tensor) or not r.is_floating_point()]:
+        refuse(odd, "a radius in the state that is no tensor of numbers", way)
+    if bad := [name for name, r in radii.items() if not ((r > 0) & r.isfinite()).all()]:
+        refuse(bad, "a radius in the state that is not a finite number above 0", way)
+    if odd := [name for name, n in updates.items() if isinstance(n, bool) or not isinstance(n, int) or n < 0]:
+        refuse(odd, "a count of updates in the state that is no whole number, 0 or more", way)
 
 
 def check_unchanged(model: nn.Module, plan: ProjectionPlan) -> None:
@@ -159,8 +182,10 @@ def _differences(mine: Mapping[str, Any], saved: Any) -> list[str]:
             continue
         for key in dict.fromkeys([*here, *there]):
             a, b = here.get(key, "nothing"), there.get(key, "nothing")
-            if isinstance(a, Tensor) and isinstance(b, Tensor):
-                a, b = list(a.shape), list(b.shape)
+            if isinstance(a, Tensor):
+                a, b = list(a.shape), list(b.shape) if isinstance(b, Tensor) else b
+            elif isinstance(b, Tensor):
+                b = f"a tensor of shape {list(b.shape)}"
             if a != b and not (part == "updates" and isinstance(a, int) and isinstance(b, int)):
                 found.append(f"{part}.{key}: {b} in the state, {a} here")
     return found

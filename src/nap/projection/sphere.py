@@ -6,13 +6,14 @@ or better, and of a sharded weight (a DTensor) they are those of the whole, not 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def norms_of(weight: Tensor, *, stacked: int = 0, out_axis: int | None = None) -> Tensor:
@@ -42,27 +43,31 @@ def norms_like(radius: Tensor, weight: Tensor) -> Tensor:
 @torch.no_grad()
 def project_tensors_(
     weights: Sequence[Tensor], radii: Sequence[Tensor], *, when: Tensor | None = None
-) -> None:
+) -> list[Tensor]:
     """W ← ρ·W/‖W‖ in place (Algorithm 1), with no word from the device to the host.
 
     The shape of a radius says which norms are meant: it is what `norms_of` gave, one number for a
     whole weight or one for each row, expert or member. A norm that is zero or not finite has no
-    direction to keep, and its weight stays as it is.
+    direction to keep, and its weight stays as it is. Returns the norms as they were, in no order; on CUDA
+    the kernels for many weights keep theirs to themselves.
 
     Args:
         when: a truth value on the device; where it is False nothing changes.
 
     >>> weight = torch.tensor([[3.0, 4.0]])
     >>> project_tensors_([weight], [torch.tensor([[1.0]])])
+    [tensor([5.])]
     >>> weight
     tensor([[0.6000, 0.8000]])
     """
+    found: list[Tensor] = []
     whole: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, Tensor]]] = defaultdict(list)
     for weight, radius in zip(weights, radii, strict=True):
         if radius.numel() == 1 and not is_sharded(weight):
             whole[weight.device, weight.dtype].append((weight, radius))
         else:
-            weight.mul_(replicated_like(factors_to(radius, norms_like(radius, weight), when), weight))
+            found.append(norms_like(radius, weight))
+            weight.mul_(replicated_like(factors_to(radius, found[-1], when), weight))
     for (device, dtype), pairs in whole.items():
         tensors = [weight for weight, _ in pairs]
         fused = _fused() if device.type == "cuda" and not torch.compiler.is_compiling() else None
@@ -72,10 +77,13 @@ def project_tensors_(
         if device.type == "cpu":
             norms = torch.cat([norms_over(w, range(w.ndim)).reshape(1) for w in tensors])
         else:
-            norms = torch.stack(torch._foreach_norm(tensors, 2, dtype=_wide(dtype)))
+            summed = torch._foreach_norm(tensors, 2, dtype=_summed(tensors[0]))
+            norms = torch.stack(summed).to(_real(dtype))
         factors = factors_to(torch.cat([radius.reshape(1) for _, radius in pairs]), norms, when)
         # a factor with an axis (not a bare number) makes half-precision products round once, from float32
         torch._foreach_mul_(tensors, list(factors.unsqueeze(1).unbind()))
+        found.append(norms)
+    return found
 
 
 @cache
@@ -91,14 +99,68 @@ def _fused() -> Any:
 def norms_over(weight: Tensor, axes: Sequence[int]) -> Tensor:
     """Norms over these axes, which stay as axes of length one; of a sharded weight, its global norms.
 
-    The first axis comes last: on CPU one long float32 sum drifts (6e-4 low at 16M entries), two do not.
+    Norms up to 1e38 and down to 1e-38 are found in float32, too, whose squares end at 1e19 and 1e-23: on CUDA
+    sums are in float64, and on a CPU those that need it, since there that takes thirty times as long.
     """
     if not axes:
         return weight.abs().to(_wide(weight.abs().dtype))
-    norm: Any = weight
+    if _has_values(weight):
+        norm = _on_cpu(weight, axes)
+        if norm.dtype == torch.float32 and not bool(((norm > _TINY) & (norm < _HUGE)).all()):
+            norm = _at_once(weight, axes, torch.promote_types(weight.dtype, torch.float64)).float()
+        return norm
+    norm = _at_once(weight, axes, _summed(weight))
+    whole: Any = norm.full_tensor() if is_sharded(norm) else norm
+    return whole.to(_real(weight.dtype))  # type: ignore[no-any-return]
+
+
+_TINY, _HUGE = 1e-12, 1e18  # between them float32 squares lose nothing, of up to 1e9 entries
+_LONG, _PIECE = 1 << 16, 1 << 12  # entries: a float32 sum on a CPU that is so long drifts, and is cut up
+
+
+def _at_once(weight: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.linalg.vector_norm(weight, dim=tuple(axes), keepdim=True, dtype=dtype)
+
+
+def _on_cpu(weight: Tensor, axes: Sequence[int]) -> Tensor:
+    """In two steps, the first axis last, and long ones in pieces: one sum of 16M numbers is 6e-4 low."""
+    norm = weight
     for some in filter(None, (axes[1:], axes[:1])):
-        norm = torch.linalg.vector_norm(norm, dim=tuple(some), keepdim=True, dtype=_wide(norm.dtype))
-    return norm.full_tensor() if is_sharded(norm) else norm
+        if math.prod(norm.shape[axis] for axis in some) <= _LONG:
+            norm = _at_once(norm, some, _wide(norm.dtype))
+        else:
+            moved = norm.movedim(tuple(some), tuple(range(-len(some), 0))).flatten(-len(some))
+            sizes = [1 if axis in some else size for axis, size in enumerate(norm.shape)]
+            norm = _of_pieces(moved).reshape(sizes)
+    return norm
+
+
+def _of_pieces(lines: Tensor) -> Tensor:
+    """Norms over the last axis, cut up into pieces whose norms are a far shorter line."""
+    while lines.shape[-1] > _LONG:
+        whole = lines.shape[-1] // _PIECE * _PIECE
+        pieces = lines[..., :whole].unflatten(-1, (-1, _PIECE))
+        norms = [torch.linalg.vector_norm(pieces, dim=-1, dtype=_wide(lines.dtype))]
+        if whole < lines.shape[-1]:
+            norms.append(_at_once(lines[..., whole:], [-1], _wide(lines.dtype)))
+        lines = torch.cat(norms, dim=-1)
+    return torch.linalg.vector_norm(lines, dim=-1, dtype=_wide(lines.dtype))
+
+
+def _has_values(weight: Tensor) -> bool:
+    """Whether it lies on a CPU and can be asked for its values: not while a compiler or vmap looks on."""
+    return (
+        type(weight) in (Tensor, nn.Parameter)
+        and weight.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(weight)
+    )
+
+
+def _summed(weight: Tensor) -> torch.dtype:
+    """What squares are summed in where nobody looks at the result: float64 where the device has it."""
+    has_double = weight.device.type == "cuda" or (weight.device.type == "cpu" and not is_sharded(weight))
+    return torch.promote_types(weight.dtype, torch.float64 if has_double else torch.float32)
 
 
 def factors_to(radius: Tensor | float, norm: Tensor, when: Tensor | None = None) -> Tensor:
@@ -122,6 +184,11 @@ def replicated_like(factor: Tensor, weight: Any) -> Tensor:
 
     places = [Replicate()] * weight.device_mesh.ndim
     return DTensor.from_local(factor, weight.device_mesh, places, run_check=False)
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
+    """What norms of that type are in: float32 or better, and real."""
+    return torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -14,6 +14,7 @@ from nap.lab.rows import Row, Rows
 UNFINISHED = "unfinished"  # key of the words for how a run stands that has more to come
 RESUMABLE = "is not finished; run it again to resume"
 BROKEN = "broke down: its loss or gradient was not finite; a smaller --learning-rate may help"
+DAMAGED = "is damaged: its files are not those that it wrote"
 FEWEST_POINTS = 4  # tasks or measurements: with fewer, "first" and "last" say nothing about a trend
 
 
@@ -82,7 +83,7 @@ class Samples:
         rows = self.select(**where)
         if not rows:
             raise NotEnough(f"there are no rows of {name}")
-        for words in (BROKEN, RESUMABLE):  # what is worse comes first
+        for words in (DAMAGED, BROKEN, RESUMABLE):  # what is worse comes first
             if found := {str(row.get("run")) for row in rows if row.get(UNFINISHED) == words}:
                 raise NotEnough(f"the run {', '.join(sorted(found))} {words}")
         values, seeds, points = rows.matrix(metric, by=("seed", along))

@@ -9,6 +9,7 @@ import gzip
 import http.client
 import lzma
 import os
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -17,10 +18,13 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from nap.lab import files
 from nap.lab.data.dataset import File, is_archive
 
 Progress = Callable[[int, int], None]  # bytes done and in all (0: not known) of the file under way
 BLOCK = 1 << 20  # bytes
+MOST_MEMBERS = 200_000  # of an archive; what the catalogue knows has 20 at most
+MOST_LISTED = 64 << 20  # bytes of the list of members in a zip
 
 _PACKINGS: dict[str, Callable[[IO[bytes]], Any]] = {"": nullcontext, ".gz": gzip.open, ".xz": lzma.open}
 _UNREADABLE = (
@@ -56,12 +60,13 @@ def candidates(container: Path, wanted: Collection[File], archives: Collection[s
     """
     if not container.is_dir():
         return [container]
-    below = sorted(Path(parent, name) for parent, _, names in os.walk(container) for name in names)
+    paths = (Path(parent, name) for parent, _, names in os.walk(container) for name in names)
+    below = sorted(path for path in paths if files.is_file(path))  # a pipe would be waited at for ever
     packings = {path: match[1] for path in below if (match := _match(path.as_posix(), wanted))}
-    files = sorted(packings, key=lambda path: packings[path] != "")
+    plain = sorted(packings, key=lambda path: packings[path] != "")
     known = [path for path in below if path.name in archives]
     others = [path for path in below if is_archive(path.name) and path.parent == container]
-    return list(dict.fromkeys(files + known + others))
+    return list(dict.fromkeys(plain + known + others))
 
 
 def entries(container: Path, wanted: Collection[File]) -> Found:
@@ -122,7 +127,10 @@ def _unpacked(file: File, packing: str, stream: IO[bytes]) -> Found:
 
 def _in_tar(archive: Path, wanted: Collection[File]) -> Found:
     with reading(archive), tarfile.open(archive, "r:*") as tar:
-        for member in tar:
+        for number, member in enumerate(tar):
+            if number >= MOST_MEMBERS:
+                raise SourceFailed(f"{archive} has more than {MOST_MEMBERS:,} members")
+            tar.members.clear()  # it keeps a list of all
             match = _match(member.name, wanted) if member.isfile() else None
             if match and (stream := tar.extractfile(member)) is not None:
                 with stream:
@@ -130,8 +138,22 @@ def _in_tar(archive: Path, wanted: Collection[File]) -> Found:
 
 
 def _in_zip(archive: Path, wanted: Collection[File]) -> Found:
+    with reading(archive):
+        listed = _bytes_listed(archive)
+    if listed > MOST_LISTED:
+        raise SourceFailed(f"{archive} lists its members in {listed:,} bytes, more than any known set needs")
     with reading(archive), zipfile.ZipFile(archive) as zipped:
         for member in zipped.infolist():
             if match := _match(member.filename, wanted):
                 with zipped.open(member) as stream:
                     yield from _unpacked(*match, stream)
+
+
+def _bytes_listed(archive: Path) -> int:
+    """How long the list of members at the end of a zip says to be, which is read whole; 0 for no zip."""
+    with archive.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 22 - (1 << 16)))
+        end = file.read()
+    at = end.rfind(b"PK\x05\x06")
+    return int(struct.unpack_from("<I", end, at + 12)[0]) if 0 <= at <= len(end) - 22 else 0

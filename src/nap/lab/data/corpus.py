@@ -12,13 +12,24 @@ from nap.lab.data import c4
 from nap.lab.data.catalog import DATA_SETS, of_role
 from nap.lab.data.fetch import to_stderr
 from nap.lab.data.store import data_home, paths, sha256
-from nap.lab.data.text import Bytes, Coder, Pieces, documents, python_topics, tokenised, train_pieces
+from nap.lab.data.text import (
+    Bytes,
+    Coder,
+    Pieces,
+    documents,
+    python_topics,
+    tokenised,
+    train_pieces,
+    trained_pieces,
+)
 from nap.lab.data.tokens import TokenFile
+from nap.lab.files import expanded
 
 BUNDLED = "python"
 HELD_OUT = 20  # every so-manieth document is for validation
 STREAMED_VALID_TOKENS = 1_000_000  # taken of C4's own validation split
 LEARNT_FROM_DOCUMENTS = 100_000  # at most, for pieces
+LEAST_PIECES, MOST_PIECES = 257, 10_000_000  # each byte is one, and the end of a document
 
 Tell = Callable[[str], None]
 
@@ -108,17 +119,32 @@ def _coder(names: Sequence[str], tokenizer: str, source: str, folder: Path, tell
     kind, _, size = tokenizer.partition("-")
     if kind == "bpe" and size.isdecimal():
         path = folder / f"{_short(source)}.bpe-{size}.json"
-        if path.exists():
-            return Pieces(path)
+        if (there := trained_pieces(path)) is not None:
+            return there
         tell(f"learning {int(size):,} pieces from {', '.join(names)}")
         shown = islice(_of(names, "train"), LEARNT_FROM_DOCUMENTS)
         return train_pieces(shown, path, vocabulary=int(size))
-    if not Path(tokenizer).is_file():
+    check_tokenizer(tokenizer)
+    return Pieces(Path(tokenizer))
+
+
+def check_tokenizer(tokenizer: str) -> None:
+    """Refuse a tokenizer that there is not, or pieces of a number that cannot be."""
+    kind, _, size = tokenizer.partition("-")
+    if kind == "bpe" and size.isdecimal():
+        if not LEAST_PIECES <= int(size) <= MOST_PIECES:
+            raise ValueError(f"the tokenizer {tokenizer}: from {LEAST_PIECES} to {MOST_PIECES:,} pieces")
+    elif tokenizer != "bytes" and tokenizer not in of_role("tokenizer") and not Path(tokenizer).is_file():
         known = ", ".join(of_role("tokenizer"))
         raise ValueError(
             f"there is no tokenizer {tokenizer!r}: name a JSON file, {known}, bytes, or pieces like bpe-4096"
         )
-    return Pieces(Path(tokenizer))
+
+
+def check_text(name: str) -> None:
+    """Refuse a text that there is not; whether one of the catalogue was fetched is another question."""
+    if name not in (BUNDLED, c4.NAME, *of_role("text")):
+        _file(name)
 
 
 def among(documents: Iterable[str], names: Sequence[str]) -> set[str]:
@@ -140,7 +166,7 @@ def in_words(document: str) -> str:
 
 
 def _file(name: str) -> Path:
-    path = Path(name).expanduser()
+    path = expanded(name)
     if not path.is_file():
         other = DATA_SETS.get(name)
         found = f"{name} holds {other.holds()}, and no text" if other else f"there is no text {name!r}"

@@ -20,7 +20,11 @@ from nap.lab.data.containers import Progress, Readable, SourceFailed, blocks, ca
 from nap.lab.data.dataset import DataSet, File
 from nap.lab.data.sources import Local, Source, containers
 from nap.lab.data.store import FetchError, is_intact, note_verified_, place, writing
+from nap.lab.files import expanded, is_file
 
+# What a download may have at most: twice the unpacked files, and what else an archive has. That of
+# WikiText-103 has its training part, too, of which nothing is wanted.
+MOST_TIMES, MOST_BESIDES = 2, 300_000_000
 WORKSHOP = ".incoming"  # in the data set's folder: downloads and files that are not checked yet
 
 
@@ -80,7 +84,8 @@ def _take_from_(
         workshop.mkdir(parents=True, exist_ok=True)
     problems: list[str] = []
     try:
-        with closing(containers(source, tuple(missing.values()), workshop, progress)) as found:
+        most = MOST_TIMES * data.size + MOST_BESIDES
+        with closing(containers(source, tuple(missing.values()), workshop, progress, most=most)) as found:
             for container in found:
                 for path in candidates(container, tuple(missing.values()), data.archives):
                     problems += _unpack_(path, missing, where, progress) if missing else []
@@ -138,9 +143,11 @@ def _install_(stream: Readable, file: File, where: Path, progress: Progress) -> 
 def _local(source_folder: Path | str | None) -> list[Local]:
     if source_folder is None:
         return []
-    path = Path(source_folder).expanduser()
+    path = expanded(source_folder)
     if not path.exists():
         raise ValueError(f"the folder to take data from, {path}, does not exist")
+    if not (path.is_dir() or is_file(path)):
+        raise ValueError(f"{path} is neither a folder nor a file; name one to take data from")
     return [Local(path)]
 
 

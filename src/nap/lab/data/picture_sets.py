@@ -13,6 +13,7 @@ from nap.lab.data.pictures import Pictures, imaging
 from nap.lab.data.shard_files import shards
 from nap.lab.data.splits import split
 from nap.lab.data.store import DataMissing, data_home
+from nap.lab.files import expanded
 
 IMAGENET = "imagenet"
 IMAGENET_SIZES = (1000, 1_281_167, 50_000)  # classes, images to learn from, images to be judged on
@@ -38,7 +39,7 @@ def picture_set(data: str, folder: str = "") -> PictureSet:
     imaging()  # without Pillow this fails here, and not in a process that decodes
     if data in STAND_INS:
         return PictureSet(f"{data} (stand-in)", *in_folders(stand_in(data)))
-    where = Path(folder).expanduser() if folder else data_home() / IMAGENET
+    where = expanded(folder) if folder else data_home() / IMAGENET
     train, test = _found(where)
     sizes = (train.classes, len(train), len(test))
     about = f"{where.resolve().name} ({sizes[0]} classes, {sizes[1]} + {sizes[2]} images)"

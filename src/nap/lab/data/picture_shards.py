@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import sys
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,6 +31,7 @@ class ShardPictures:
         self._file, self._shards = folder / IMAGES, list(files)
         index = _index(folder)
         self.labels, self._starts, self._firsts = index["labels"], index["starts"], index["firsts"]
+        self._sums = index.get("sums")  # CRC-32 of each image; folders that are older have none
         self.classes = int(self.labels.max()) + 1
 
     def __len__(self) -> int:
@@ -39,7 +41,10 @@ class ShardPictures:
         first, after = self._starts[number : number + 2].tolist()
         with self._file.open("rb") as file:
             file.seek(first)
-            return file.read(after - first)
+            image = file.read(after - first)
+        if self._sums is not None and zlib.crc32(image) != self._sums[number]:
+            raise ValueError("its bytes are not those that were packed")
+        return image
 
     def name(self, number: int) -> str:
         shard = int(np.searchsorted(self._firsts, number, side="right")) - 1
@@ -123,7 +128,8 @@ def _damage(folder: Path) -> str:
 
 def _index(folder: Path) -> dict[str, Any]:
     with (folder / INDEX).open("rb") as file, np.load(file) as index:
-        return {name: index[name] for name in ("labels", "starts", "firsts", "shards")}
+        names = ("labels", "starts", "firsts", "shards")
+        return {name: index[name] for name in (*names, *(["sums"] if "sums" in index else []))}
 
 
 def _to_disk(file: BinaryIO) -> None:
@@ -135,6 +141,7 @@ def _to_disk(file: BinaryIO) -> None:
 def _pack(files: Sequence[Path], out: BinaryIO) -> dict[str, Any]:
     starts, firsts = [0], []
     labels: list[int] = []
+    sums: list[int] = []
     for file in files:
         firsts.append(len(labels))
         for image, label in rows(file):
@@ -151,11 +158,13 @@ def _pack(files: Sequence[Path], out: BinaryIO) -> dict[str, Any]:
             out.write(image)
             starts.append(starts[-1] + len(image))
             labels.append(label)
+            sums.append(zlib.crc32(image))
     if not labels:
         raise DataMissing(f"{files[0]} and the shards after it have no rows; fetch them again")
     return {
         "starts": np.array(starts, np.int64),
         "labels": np.array(labels, np.int64),
         "firsts": np.array(firsts, np.int64),
+        "sums": np.array(sums, np.uint32),
         "shards": np.array([str(file.absolute()) for file in files]),
     }

@@ -39,16 +39,19 @@ Source = Local | Web | Npm | Debian | PyPI
 
 
 def containers(
-    source: Source, wanted: Collection[File], workshop: Path, progress: Progress
+    source: Source, wanted: Collection[File], workshop: Path, progress: Progress, *, most: int
 ) -> Generator[Path, None, None]:
-    """Paths that may hold the wanted files; those made in `workshop` are gone when the next is asked for."""
+    """Paths that may hold the wanted files; those made in `workshop` are gone when the next is asked for.
+
+    A download of more than `most` bytes is given up.
+    """
     match source:
         case Local(path):
             yield path
         case Web(base, names):
             for name in names:
                 if may_hold(name, wanted):
-                    path = download(base + name, workshop / name, progress)
+                    path = download(base + name, workshop / name, progress, most=most)
                     yield path
                     path.unlink()
         case Npm(package, version):
@@ -81,8 +84,10 @@ def _empty(folder: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def download(url: str, path: Path, progress: Progress) -> Path:
+def download(url: str, path: Path, progress: Progress, *, most: int) -> Path:
     """The path, once everything at the address is in it; takes up again what an earlier call left.
+
+    More than `most` bytes are not what was asked for, and would fill the disk.
 
     The server is trusted with nothing: what comes of a wrong continuation has a wrong checksum.
     """
@@ -95,8 +100,13 @@ def download(url: str, path: Path, progress: Progress) -> Path:
             done = 0
         length = int(response.headers.get("Content-Length") or 0)
         total = done + length if length else 0
+        if total > most:
+            raise SourceFailed(f"{path.name} has {total:,} bytes there, where {most:,} are more than enough")
         with writing(part, total), part.open("ab" if done else "wb") as file:
             for block in blocks(response, path.name, progress, total, done):
+                if (done := done + len(block)) > most:
+                    file.truncate(0)
+                    raise SourceFailed(f"{path.name} does not end after {most:,} bytes, which are enough")
                 file.write(block)
     if total and (size := part.stat().st_size) != total:
         raise SourceFailed(

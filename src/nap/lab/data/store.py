@@ -16,6 +16,7 @@ from typing import Any
 
 from nap.lab.data.catalog import DATA_SETS, find
 from nap.lab.data.dataset import DataSet, File
+from nap.lab.files import expanded
 
 RECORD = "verified.json"
 
@@ -30,12 +31,12 @@ class DataMissing(ValueError):
 
 def data_home() -> Path:
     """The folder that holds all data sets: $NAP_DATA, or ~/.cache/nap/data."""
-    return Path(os.environ.get("NAP_DATA") or "~/.cache/nap/data").expanduser()
+    return expanded(os.environ.get("NAP_DATA") or "~/.cache/nap/data")
 
 
 def place(data: DataSet, folder: Path | str | None = None) -> Path:
     """The folder of one data set; `folder` stands in for `data_home()`."""
-    return (data_home() if folder is None else Path(folder).expanduser()) / data.name
+    return (data_home() if folder is None else expanded(folder)) / data.name
 
 
 def is_intact(file: File, where: Path) -> bool:

@@ -7,14 +7,15 @@ import hashlib
 import importlib
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from nap.lab.data.store import DataMissing
-from nap.lab.data.tokens import TokenFile, TokensDamaged, read, replacing, write
+from nap.lab import files
+from nap.lab.data.store import DataMissing, sha256
+from nap.lab.data.tokens import TokenFile, TokensDamaged, TokensMissing, read, replacing, write
 
 PIECE = 100_000  # characters of a text that marks no documents
 NO_TEXT = {  # kinds of files that texts come in, and what to do with them
@@ -184,7 +185,29 @@ def train_pieces(
     tokenizer.train_from_iterator(texts, trainer)
     with replacing(path) as aside:
         tokenizer.save(str(aside))
+        digest = sha256(aside)
+    with replacing(_noted(path)) as aside:
+        aside.write_text(f"{digest}\n", "utf-8")
     return Pieces(path, end_token)  # as it lies there: another process may have been a moment later
+
+
+def trained_pieces(path: Path) -> Pieces | None:
+    """The pieces that `train_pieces` left there, if they are still what it wrote; None where none are."""
+    if not path.exists():
+        return None
+    try:
+        noted = files.content(_noted(path)).decode("ascii").strip()
+    except (FileNotFoundError, ValueError):  # older than the note: other pieces give other tokens' names
+        noted = None
+    if noted is not None and files.is_file(path) and noted != sha256(path):
+        print(f"warning: {path} is not what was written: its pieces are learnt again", file=sys.stderr)
+        return None
+    return Pieces(path)
+
+
+def _noted(path: Path) -> Path:
+    """Beside pieces: their SHA-256."""
+    return path.with_name(f"{path.name}.sha256")
 
 
 def tokenised(
@@ -201,10 +224,14 @@ def tokenised(
     `count` hears every few seconds how many tokens there are.
     """
     about = {"source": source, "coder": coder.fingerprint, "limit": limit}
-    with suppress(TokensDamaged):  # then they are made again
+    try:
         found = read(path)
         if all(found.about.get(key) == value for key, value in about.items()):
             return found
+    except TokensMissing:
+        pass
+    except TokensDamaged as error:
+        print(f"warning: {error}: it is made again now", file=sys.stderr)
     tokens = _counted(_encoded(texts, coder), count)
     return write(path, tokens, end=coder.end, vocabulary=coder.vocabulary, about=about, limit=limit)
 

@@ -25,7 +25,10 @@ TEXT_SETS = (
         ),
         licence="CC BY-SA 3.0 and GFDL, as Wikipedia",
         cite="Mahoney (2006), Large Text Compression Benchmark",
-        sources=(Web("http://mattmahoney.net/dc/", ("text8.zip",)),),
+        sources=(  # where https is not answered, the checksum is what counts
+            Web("https://mattmahoney.net/dc/", ("text8.zip",)),
+            Web("http://mattmahoney.net/dc/", ("text8.zip",)),
+        ),
     ),
     TextSet(
         # Checksums are of copies in hand, of 217,646 and 245,569 tokens. The addresses could not be reached

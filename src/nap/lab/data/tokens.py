@@ -8,11 +8,12 @@ run that resumes needs no position but its step.
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nap.lab import files
+from nap.lab.data.store import sha256
 from nap.lab.data.streams import Purpose, generator
 
 ABOUT = ".json"  # beside the tokens: how many, of which kind, from where
@@ -33,6 +36,10 @@ _AT_ONCE = 1 << 20  # tokens that are gathered before they are written
 
 class TokensDamaged(ValueError):
     """A file of tokens is not what its description says."""
+
+
+class TokensMissing(TokensDamaged):
+    """There is no such file yet."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +113,16 @@ def write(
     if not 0 <= end < vocabulary:
         raise ValueError(f"the end token is {end}, but there are {vocabulary} tokens, from 0")
     kind, count, kept = _kind(vocabulary), 0, []
+    digest = hashlib.sha256()
     with replacing(path) as aside, aside.open("wb") as file:
 
         def put(tokens: Sequence[int]) -> int:
             numbers = np.asarray(tokens, np.int64)
             if len(numbers) and (numbers.min() < 0 or numbers.max() >= vocabulary):
                 raise ValueError(f"token {numbers.max()} does not fit a vocabulary of {vocabulary}")
-            file.write(numbers.astype(kind).tobytes())
+            held = numbers.astype(kind).tobytes()
+            digest.update(held)
+            file.write(held)
             return len(numbers)
 
         for document in documents:
@@ -129,9 +139,13 @@ def write(
                 "from, since the first is held out"
             )
     described = {"count": count, "vocabulary": vocabulary, "end": end, **(about or {})}
-    with replacing(_beside(path)) as aside:
-        aside.write_text(json.dumps(described, indent=1), "utf-8")
+    _describe(path, {**described, "sha256": digest.hexdigest()})
     return read(path)
+
+
+def _describe(path: Path, about: Mapping[str, Any]) -> None:
+    with replacing(_beside(path)) as aside:
+        aside.write_text(json.dumps(about, indent=1), "utf-8")
 
 
 @contextmanager
@@ -152,16 +166,33 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def read(path: Path) -> TokenFile:
-    """The tokens in a file that `write` made."""
+    """The tokens in a file that `write` made, all of which are hashed for it, once a run.
+
+    One that is older than these hashes is taken as it is this time, and its hash is noted.
+    """
     try:
-        about = json.loads(_beside(path).read_text("utf-8"))
+        about = json.loads(files.content(_beside(path)))
         size = path.stat().st_size
-    except (OSError, ValueError) as error:
+    except FileNotFoundError as error:
+        raise TokensMissing(f"{path} and its description are not there; make them again") from error
+    except (OSError, ValueError, RecursionError) as error:
         raise TokensDamaged(f"{path} and its description cannot be read: {error}; make them again") from error
+    if not (isinstance(about, dict) and _is_count(about.get("count")) and _is_count(about.get("vocabulary"))):
+        raise TokensDamaged(f"{_beside(path)} does not say how many tokens there are; make it again")
     expected = about["count"] * _kind(about["vocabulary"]).itemsize
-    if size != expected:
+    if size != expected or not files.is_file(path):
         raise TokensDamaged(f"{path} has {size:,} bytes and should have {expected:,}; make it again")
+    noted, found = about.pop("sha256", None), sha256(path)
+    if noted not in (None, found):
+        raise TokensDamaged(f"{path} is not what was written, its SHA-256 differs; make it again")
+    if noted is None:
+        with suppress(OSError):  # a folder that may only be read
+            _describe(path, {**about, "sha256": found})
     return TokenFile(path, about["count"], about["vocabulary"], about)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**62
 
 
 def _beside(path: Path) -> Path:

@@ -19,7 +19,7 @@ from nap.lab.experiments.ending import same_command
 from nap.lab.experiments.ending import show as show_what_came
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.tasks import BOARD, Task, chosen, home, not_spread, open_tasks
-from nap.lab.options import How, Request
+from nap.lab.options import MOST_THREADS, How, Request
 from nap.lab.progress import Display, display, duration
 from nap.lab.runs.carry import STOPPED, carry_out
 from nap.lab.runs.crew import Crew, CrewLost, Place, joined
@@ -47,8 +47,8 @@ def run(requests: Sequence[tuple[Experiment, Request]], *, judge: bool = True) -
             return FINE  # the first process says why
         raise ValueError(reason)
     device = pick_device(how.device, place)
-    if how.threads < 0:
-        raise ValueError(f"--threads {how.threads}: it must be at least 0")
+    if not 0 <= how.threads <= MOST_THREADS:
+        raise ValueError(f"--threads {how.threads}: it must be between 0 and {MOST_THREADS:,}")
     # beside a GPU, idle threads only spin on cores that others need: emulators ran at half their speed
     if how.threads or how.scale == "demo" or device.type == "cuda":
         torch.set_num_threads(how.threads or 1)

@@ -13,6 +13,7 @@ from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.options import How, Request
 from nap.lab.runs.folder import RunFolder, has_results
 
+MOST_PARTS = 1_000_000
 BOARD = "tensorboard"  # in a run's folder
 SEEDS = re.compile(r"(?P<arm>.*)-seeds?-(?P<first>\d+)(-(?P<last>\d+))?")  # names of `seeded_runs`
 
@@ -40,7 +41,7 @@ def share(part: str, runs: int) -> slice:
     """
     numbers = re.fullmatch(r"(\d+)/(\d+)", part)
     which, of = map(int, numbers.groups()) if numbers else (0, 0)
-    if not 1 <= which <= of:
+    if not 1 <= which <= of <= MOST_PARTS:
         raise ValueError(f"--part {part}: expected two numbers like 2/4, the second of four parts")
     if which > runs:
         raise ValueError(f"--part {part}: there are {runs} runs, so this part has none; take fewer parts")

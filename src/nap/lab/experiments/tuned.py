@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from nap.lab import files
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.runs.folder import differences
 
@@ -130,7 +131,7 @@ def label(run: Run) -> str:
 def read(path: Path, experiment: Experiment, scale: str) -> Tuned:
     """The rates of a file, for this experiment and scale."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(files.content(path))
         results = {
             name: {float(rate): tuple(values) for rate, values in of.items()}
             for name, of in content["results"].items()
@@ -144,7 +145,7 @@ def read(path: Path, experiment: Experiment, scale: str) -> Tuned:
         finished, labels = content.get("finished", True), content.get("labels", {})
     except OSError as error:
         raise ValueError(f"--tuned {path}: {error.strerror}; nap tune writes such a file") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"--tuned {path} is no file that nap tune wrote: {error!r}") from error
     if not finished:
         raise ValueError(f"--tuned {path}: this tuning is not finished; run the same nap tune again")

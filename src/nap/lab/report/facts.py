@@ -10,8 +10,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from nap.lab import files, stored
 from nap.lab import rows as rows_of
-from nap.lab.claims.samples import UNFINISHED, standing
+from nap.lab.claims.folders import mark
+from nap.lab.claims.samples import UNFINISHED
 from nap.lab.rows import Rows
 from nap.lab.seeds import for_tuning
 
@@ -30,6 +32,7 @@ class RunFacts:
     rows: Rows
     problems: tuple[str, ...]
     unfinished: str  # how it stands, in words; empty where it is finished
+    verified: bool = False  # its rows have the checksum that its manifest notes
 
     @property
     def seconds(self) -> float:
@@ -69,7 +72,11 @@ def find_groups(directory: Path, *, without_tuning: bool = False) -> list[Group]
     `without_tuning` leaves out those whose rows are all of tuning seeds: they have a plot of their own.
     """
     homes = sorted(
-        {path.parent for name in ("config.json", rows_of.FILE_NAME) for path in directory.rglob(name)}
+        {
+            path.parent
+            for name in (stored.CONFIG, stored.MANIFEST, rows_of.FILE_NAME)
+            for path in directory.rglob(name)
+        }
     )
     if not homes:
         raise ValueError(
@@ -94,18 +101,18 @@ def find_groups(directory: Path, *, without_tuning: bool = False) -> list[Group]
 def read_run(home: Path) -> RunFacts:
     """The facts of one run's folder; whatever is torn, missing or unfinished becomes a problem in words."""
     problems: list[str] = []
-    about = _read_json(home / "config.json", problems)
-    manifest = _read_json(home / "manifest.json", problems)
-    rows = Rows()
-    if (home / rows_of.FILE_NAME).is_file():
-        try:
-            rows = Rows(map(_numbers_only, rows_of.read(home / rows_of.FILE_NAME)))
-        except ValueError as error:
-            problems.append(str(error).replace(str(home), home.name))
+    about = _read_json(home / stored.CONFIG, problems)
+    run = stored.stored_run(home)
+    manifest, rows = run.manifest, Rows(map(_numbers_only, run.rows))
+    problems += [problem.replace(str(home), home.name) for problem in run.damage]
+    if not manifest and not run.damage:
+        problems.append(f"{stored.MANIFEST} is missing")
+    if about and manifest.get("config", stored.config_hash(about)) != stored.config_hash(about):
+        problems.append(f"{stored.CONFIG} is not that of its rows: it was edited")
     if not len(rows):
         problems.append("it has no rows")
-    unfinished = standing(manifest) if (home / "manifest.json").exists() else ""
-    if manifest and unfinished:
+    unfinished = mark(run)
+    if manifest and unfinished and not run.damage:
         problems.append(f"it did not finish ({manifest.get('exit') or 'still at work, or killed'})")
     experiment = str(about.get("experiment") or (rows[0].get("experiment") if len(rows) else "") or "unknown")
     config = about.get("config")
@@ -118,6 +125,7 @@ def read_run(home: Path) -> RunFacts:
         rows=rows,
         problems=tuple(problems),
         unfinished=unfinished,
+        verified=run.verified,
     )
 
 
@@ -128,11 +136,11 @@ def _numbers_only(row: rows_of.Row) -> rows_of.Row:
 
 def _read_json(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(files.content(path))
     except FileNotFoundError:
         problems.append(f"{path.name} is missing")
         return {}
-    except ValueError as error:
+    except (OSError, RecursionError, ValueError) as error:
         problems.append(f"{path.name} cannot be read ({error})")
         return {}
     if not isinstance(found, dict):

@@ -9,6 +9,7 @@ from typing import Any
 from nap.lab.report.facts import Group, RunFacts
 from nap.lab.report.markup import Html, element, join, pairs, table
 from nap.lab.report.style import duration
+from nap.lab.stored import UNVERIFIED
 
 
 def problems_html(group: Group) -> Html | None:
@@ -60,7 +61,7 @@ def _machine(group: Group) -> Html:
     runs = [
         [
             run.name,
-            "; ".join([*(run.problems or ("finished",)), *run.notes]),
+            "; ".join([*(run.problems or (_finished(run),)), *run.notes]),
             duration(run.seconds) if run.seconds else "–",
             str(len(run.sittings) or "–"),
             f"{len(run.rows):,}",
@@ -71,6 +72,10 @@ def _machine(group: Group) -> Html:
         pairs(known) if known else None,
         table(["run", "state", "work", "sittings", "rows"], runs, label="runs", class_="wide"),
     )
+
+
+def _finished(run: RunFacts) -> str:
+    return "finished" if run.verified else f"finished, {UNVERIFIED}"
 
 
 def settings(runs: tuple[RunFacts, ...]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:

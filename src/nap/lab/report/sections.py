@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from nap.lab.claims import Result, judge
+from nap.lab.claims.folders import ODD_ROWS, in_words
 from nap.lab.report import fig1, fig2, fig4, language, rainbow, revival, sequences, suite, vision, walk
 from nap.lab.report.facts import Group
 from nap.lab.report.facts_html import facts_html, problems_html, run_again
@@ -217,8 +218,8 @@ def _judged(rows: Rows) -> tuple[list[Result], str]:
     """Verdicts, or why these rows allow none: two runs that claim the same arm and seed, for example."""
     try:
         return judge(rows), ""
-    except (ValueError, TypeError) as error:
-        return [], str(error)
+    except ODD_ROWS as error:
+        return [], in_words(error)
 
 
 def _source(part: Part) -> Html:
@@ -244,8 +245,8 @@ def _drawn(part: Part) -> list[Html]:
     try:
         names, figures = part.section.missing(rows), figures_of(part.section, rows)
         numbers = part.section.table(rows)
-    except (ValueError, TypeError) as error:
-        return [_problem("Not drawn", str(error))]
+    except ODD_ROWS as error:
+        return [_problem("Not drawn", in_words(error))]
     more = f" · and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     note = element(
         "p", element("b", "No rows for: "), " · ".join(names[:MOST_NAMES]) + more, class_="missing"

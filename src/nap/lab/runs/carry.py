@@ -18,7 +18,7 @@ from .crew import here
 from .folder import RunFolder
 from .manifest import Manifest
 from .pace import Pace
-from .resume import lay_down, take_up
+from .resume import lay_down, noted_rows, take_up
 from .signals import StopRequest, stop_requests
 from .work import NOT_FINITE, NotFinite, Work
 
@@ -61,12 +61,12 @@ def carry_out(
 ) -> Outcome:
     """Do what is left of `work`, from the newest good checkpoint on; a finished run returns at once.
 
-    Rows are on disk before the checkpoint that notes their length, so after a kill they are cut back
-    to that length and the same ones written again. SIGTERM, SIGUSR1 and Ctrl-C save and stop after the
-    unit under way; a second Ctrl-C does not wait. A caller that listens for them itself, over several
-    runs, passes its `stop`. `NotFinite` passes through, with the last checkpoint left in place. At most
-    `save_share` of the time goes into checkpoints. `device` is where the work computes. Warnings go to
-    `on_note`, a line each, by default to standard error.
+    Rows are on disk before the checkpoint that notes their length and SHA-256, so after a kill they are
+    cut back to that length and the same ones written again. SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C save and
+    stop after the unit under way; a second Ctrl-C does not wait. A caller that listens for them itself,
+    over several runs, passes its `stop`. `NotFinite` passes through, with the last checkpoint left in
+    place. At most `save_share` of the time goes into checkpoints. `device` is where the work computes.
+    Warnings go to `on_note`, a line each, by default to standard error.
     """
     if folder.is_finished():
         return Outcome("finished", done=work.total, total=work.total)
@@ -74,12 +74,15 @@ def carry_out(
         conditions = provenance.conditions(device)
         if (processes := here().size) > 1:
             conditions["device"] = f"{conditions['device']} × {processes} processes"
-        file = rows.RowFile(folder.path / rows.FILE_NAME)
         manifest, notes = folder.manifest()
-        notes += take_up(work, folder, file, conditions)
+        taken = take_up(work, folder, manifest, conditions)
+        notes += taken.notes
         for note in notes:
             on_note(note)
-        manifest.begin(_about(folder), conditions, notes, at=work.done)
+        # before rows are cut: at any moment the manifest speaks of rows that are there
+        manifest.begin(_about(folder), conditions, notes, at=work.done, rows=taken.rows)
+        file = rows.RowFile(folder.path / rows.FILE_NAME)
+        file.truncate_to(taken.rows["rows_bytes"])
         label = {"config": folder.config_hash, "commit": conditions["commit"]}
         pace, saved = Pace(checkpoint_every_seconds, save_share), work.done
         with _reason_noted(manifest):
@@ -95,14 +98,14 @@ def carry_out(
                 if pace.is_due():
                     with pace.measured():
                         saved = lay_down(work, folder, file, conditions)
-                        manifest.keep_time()
+                        manifest.keep_up(noted_rows(file))
             # Here and not in the loop: a signal may come at any moment, after the last look at it too.
             if saved < work.done:
                 lay_down(work, folder, file, conditions)
             if work.done < work.total:
-                manifest.end(f"stopped by {asked.signal}")
+                manifest.end(f"stopped by {asked.signal}", noted_rows(file))
                 return Outcome("stopped", work.done, work.total, asked.signal)
-            manifest.finish(rows_bytes=file.size())
+            manifest.finish(noted_rows(file))
             (folder.path / PREVIOUS_NAME).unlink(missing_ok=True)  # nobody will go back to it
     return Outcome("finished", work.done, work.total)
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from nap.lab import files
+
 from . import content
 from .durable import disk_errors_named, readable, written_aside
 
@@ -47,6 +49,8 @@ def save(path: Path, state: State) -> None:
 
 def load(path: Path) -> State:
     """The state that was saved at `path`, exactly; raises `Damaged` with the reason otherwise."""
+    if not files.is_file(path):
+        raise Damaged("it is no file")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch remarks on odd files; the verdict below is enough

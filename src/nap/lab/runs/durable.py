@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from nap.lab import files
+
 PARTIAL = ".partial"
 
 
@@ -29,7 +31,7 @@ def written_aside(path: Path, *, keep: Path | None = None) -> Iterator[BinaryIO]
     """
     partial = path.with_name(path.name + PARTIAL)
     try:
-        with partial.open("wb") as file:
+        with files.opened(partial, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

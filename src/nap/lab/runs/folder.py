@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from nap.lab import rows
+from nap.lab import files, rows, stored
 
 from . import checkpoint, manifest
 from .durable import PARTIAL, write_json
 from .lock import Lock
 
-CONFIG_NAME = "config.json"
+CONFIG_NAME = stored.CONFIG
 LOCK_NAME = "lock"
 WHAT_A_RUN_WRITES = (  # in the order in which starting over removes it: a kill leaves what can be resumed
     manifest.FILE_NAME,
@@ -26,6 +25,7 @@ WHAT_A_RUN_WRITES = (  # in the order in which starting over removes it: a kill 
     CONFIG_NAME,
 )
 RESULTS = (checkpoint.FILE_NAME, checkpoint.PREVIOUS_NAME, checkpoint.REFUSED_NAME, rows.FILE_NAME)
+WAYS_OUT = "put the file back, choose another folder with --out, or start over with --force"
 _MISSING = object()
 
 
@@ -65,6 +65,7 @@ class RunFolder:
         path = Path(path)
         asked = {"experiment": experiment, "scale": scale, "run": run, "config": _json_able(config)}
         try:
+            _check_no_links(path)
             path.mkdir(parents=True, exist_ok=True)
             lock = Lock(path / LOCK_NAME)
         except OSError as error:
@@ -81,24 +82,21 @@ class RunFolder:
     @property
     def config_hash(self) -> str:
         """Eight digits that stand for config.json."""
-        canonical = json.dumps(self.settings, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+        return stored.config_hash(self.settings)
 
     def manifest(self) -> tuple[manifest.Manifest, list[str]]:
         """The manifest as it is on disk, and a note where it was damaged."""
         return manifest.Manifest.read(self.path / manifest.FILE_NAME)
 
     def is_finished(self) -> bool:
-        """Whether all is done and the rows are still complete; a glance, nothing is loaded."""
+        """Whether all is done and the rows are still those that were written; no checkpoint is loaded."""
         found, _ = self.manifest()
         if found.finished is None:
             return False
         path = self.path / rows.FILE_NAME
-        held, complete = path.stat().st_size if path.exists() else 0, found.content["rows_bytes"]
-        if held != complete:
+        if damage := stored.rows_damage(files.content(path) if path.exists() else b"", found.content):
             raise ValueError(
-                f"{path} has {held:,} bytes, but {complete:,} when the run was finished: it was edited; "
-                f"put it back, or delete the folder to start this run over"
+                f"{self.path}/{damage}; put it back, or delete the folder to start this run over"
             )
         return True
 
@@ -149,17 +147,29 @@ def _settings(path: Path, asked: dict[str, Any], config: Any) -> dict[str, Any]:
     A setting that is newer than the folder and stands at its default is what the folder was begun with.
     """
     file = path / CONFIG_NAME
-    if not (file.exists() and has_results(path)):
+    begun_with = stored.begun_with(path) if has_results(path) else None
+    if begun_with is None and not (file.exists() and has_results(path)):
+        write_json(file, asked)
+        return asked
+    if not file.exists():
+        if begun_with != stored.config_hash(asked):
+            raise ValueError(
+                f"{file} is gone, and the rows beside it are of configuration {begun_with}, while these "
+                f"settings are {stored.config_hash(asked)}; {WAYS_OUT}"
+            )
         write_json(file, asked)
         return asked
     try:
-        there = json.loads(file.read_bytes())
+        there = json.loads(files.content(file))
         if not isinstance(there, dict):
             raise ValueError(f"a {type(there).__name__}, not an object")
-    except ValueError as error:
+        if begun_with not in (None, stored.config_hash(there)):
+            raise ValueError(
+                f"it was edited: it is configuration {stored.config_hash(there)}, the rows {begun_with}"
+            )
+    except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{file} is damaged ({error}): what made this folder's rows is unknown; "
-            f"put the file back, choose another folder with --out, or start over with --force"
+            f"{file} is damaged ({error}): what made this folder's rows is unknown; {WAYS_OUT}"
         ) from error
     if found := other_settings(there, asked, config):
         raise ValueError(
@@ -172,8 +182,11 @@ def _settings(path: Path, asked: dict[str, Any], config: Any) -> dict[str, Any]:
 
 def has_results(path: Path) -> bool:
     """Whether a run has left anything in this folder that its settings led to."""
-    files = [path / name for name in RESULTS]
-    return any(file.exists() and file.stat().st_size > 0 for file in files)
+    found = [path / name for name in RESULTS]
+    if any(file.exists() and file.stat().st_size > 0 for file in found):
+        return True
+    noted, _ = stored.read_manifest(path / manifest.FILE_NAME)
+    return noted.get("finished") is not None  # its rows may be gone, and are its results all the same
 
 
 def other_settings(there: dict[str, Any], asked: dict[str, Any], config: Any) -> list[str]:
@@ -204,6 +217,17 @@ def _completed(there: Any, asked: Any, config: Any) -> Any:
         elif value == field.default:
             whole[field.name] = asked[field.name]
     return whole
+
+
+def _check_no_links(path: Path) -> None:
+    """Refuse a folder, perhaps received from somebody, in which writing would reach files elsewhere."""
+    if path.is_symlink():
+        raise ValueError(
+            f"{path} is a symbolic link: a run writes into no folder that another one points to; "
+            f"name that one's parent with --out"
+        )
+    for name in WHAT_A_RUN_WRITES:
+        files.check_no_link(path / name)
 
 
 def _clear(path: Path, *, everything: bool) -> None:

@@ -11,6 +11,8 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+from nap.lab.files import check_no_link, content
+
 PATIENCE_SECONDS = 0.5  # who only looks whether a folder is in use, holds its lock for a moment
 
 
@@ -32,7 +34,8 @@ class Lock:
     """
 
     def __init__(self, path: Path, *, patience_seconds: float = PATIENCE_SECONDS):
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        check_no_link(path)
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             self._take(time.monotonic() + patience_seconds)
             self._sign()
@@ -71,7 +74,7 @@ def user_of(path: Path) -> str | None:
     Leaves no trace: it shares the lock for a moment, for which a `Lock` that begins has patience.
     """
     try:
-        handle = os.open(path, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EROFS):
             return None
@@ -95,8 +98,8 @@ def _unlockable(path: Path, error: OSError) -> ValueError:
 def _owner(path: Path) -> str:
     for _ in range(20):  # the owner may have locked just now and not written its name yet
         try:
-            owner = json.loads(path.read_bytes())
+            owner = json.loads(content(path))
             return f"process {owner['pid']} on {owner['host']} since {owner['started']}"
-        except ValueError:
+        except (ValueError, TypeError, KeyError):
             time.sleep(0.01)
     return "a process that left no name"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import socket
@@ -12,10 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from nap.lab import stored
+
 from . import provenance
 from .durable import write_json
 
-FILE_NAME = "manifest.json"
+FILE_NAME = stored.MANIFEST
 
 
 class Manifest:
@@ -32,26 +33,34 @@ class Manifest:
     @classmethod
     def read(cls, path: Path) -> tuple[Manifest, list[str]]:
         """The manifest at `path`, or an empty one, with a note where it was there but unreadable."""
-        if not path.exists():
-            return cls(path, {}), []
-        try:
-            content = json.loads(path.read_bytes())
-            if isinstance(content, dict) and isinstance(content.get("sittings"), list):
-                return cls(path, content), []
-            reason = "not the object that a run writes"
-        except ValueError as error:
-            reason = str(error)
-        return cls(path, {}), [f"{path.name} is damaged ({reason}): earlier sittings are forgotten"]
+        content, damage = stored.read_manifest(path)
+        return cls(path, content), [f"{damage}: earlier sittings are forgotten"] if damage else []
 
     @property
     def finished(self) -> str | None:
         """When the run was finished, None until it is."""
         return self.content.get("finished")
 
+    @property
+    def under_way(self) -> bool:
+        """Whether there were sittings, and none of them finished the run."""
+        return bool(self.content.get("sittings")) and self.finished is None
+
+    @property
+    def rows_saved(self) -> int | None:
+        """Bytes of rows that belong to its last checkpoint; None where it is older than this note."""
+        return self.content.get("rows_bytes")
+
     def begin(
-        self, about: Mapping[str, Any], conditions: Mapping[str, Any], notes: list[str], *, at: int
+        self,
+        about: Mapping[str, Any],
+        conditions: Mapping[str, Any],
+        notes: list[str],
+        *,
+        at: int,
+        rows: Mapping[str, Any],
     ) -> None:
-        """Note the start of a sitting that goes on from unit `at`."""
+        """Note the start of a sitting that goes on from unit `at`, behind these `rows` (`noted_rows`)."""
         earlier = self.content.get("sittings", [])
         for sitting in earlier:
             sitting["exit"] = sitting["exit"] or "killed"  # it had no time to say anything
@@ -77,27 +86,31 @@ class Manifest:
             "finished": None,
             "exit": None,
             "sittings": [*earlier, sitting],
+            **rows,
         }
         self._began_at = time.perf_counter()
         self._write()
 
-    def keep_time(self) -> None:
-        """Bring the seconds of work up to date."""
+    def keep_up(self, rows: Mapping[str, Any]) -> None:
+        """Bring the seconds of work up to date, and what is known of the `rows` that were just saved."""
+        self.content |= rows
         self._write()
 
-    def end(self, reason: str) -> None:
-        """Note why the sitting ended."""
+    def end(self, reason: str, rows: Mapping[str, Any] | None = None) -> None:
+        """Note why the sitting ended, and the `rows` that were saved at its end."""
+        self.content |= rows or {}
         self.content["exit"] = self.content["sittings"][-1]["exit"] = reason
         self._write()
 
-    def finish(self, *, rows_bytes: int) -> None:
-        """Note that all is done: rows.jsonl is complete at this length."""
-        self.content |= {"finished": _now(), "rows_bytes": rows_bytes}
-        self.end("finished")
+    def finish(self, rows: Mapping[str, Any]) -> None:
+        """Note that all is done: these `rows` are complete."""
+        self.content["finished"] = _now()
+        self.end("finished", rows)
 
     def _write(self) -> None:
         seconds = self._seconds_before + time.perf_counter() - self._began_at
         self.content["seconds"] = round(seconds, 3)
+        self.content[stored.CHECKSUM] = stored.checksum(self.content)
         write_json(self.path, self.content)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,13 @@ import torch
 
 from nap.lab.data import c4
 from nap.lab.data.catalog import of_role
-from nap.lab.data.corpus import Tell, among, identity_of_text, in_words, texts
+from nap.lab.data.corpus import Tell, among, check_text, identity_of_text, in_words, texts
 from nap.lab.data.fetch import to_stderr
 from nap.lab.data.questions import KINDS, Question, read
 from nap.lab.data.store import paths, sha256
 from nap.lab.data.text import Coder
 from nap.lab.data.tokens import Windows
+from nap.lab.files import expanded
 from nap.lab.runs.crew import here
 from nap.lab.sequences.language import Reading, ReadingWork
 from nap.lab.sequences.scoring import answers, require_room, summary
@@ -118,19 +118,26 @@ def named(exams: Sequence[str]) -> dict[str, str]:
 
 def identity(name: str, path: str) -> str:
     """What changes when the set does; `DataMissing` or another ValueError where it is not there."""
-    if path and not Path(path).expanduser().is_file():
-        raise ValueError(f"the exam {name} should be in {path}, which is no file")
+    check_exam(name, path)
     if path:
         return identity_of_text(path)
-    if name == c4.NAME:
-        raise ValueError(
-            "c4 is streamed, and no exam: a network that learns from it is judged on its validation split, "
-            f"as {HELD_OUT!r}; to judge another one, name a file of its pages, as in c4=FILE.jsonl"
-        )
     there = paths(name) if name in (*KINDS, *of_role("text")) else []
     if name not in KINDS:
         return identity_of_text(name)
     return " ".join(map(sha256, there))
+
+
+def check_exam(name: str, path: str) -> None:
+    """Refuse an exam that there is not; whether one of the catalogue was fetched is another question."""
+    if path and not expanded(path).is_file():
+        raise ValueError(f"the exam {name} should be in {path}, which is no file")
+    if not path and name == c4.NAME:
+        raise ValueError(
+            "c4 is streamed, and no exam: a network that learns from it is judged on its validation split, "
+            f"as {HELD_OUT!r}; to judge another one, name a file of its pages, as in c4=FILE.jsonl"
+        )
+    if not path and name not in KINDS:
+        check_text(name)
 
 
 def exam(
@@ -148,7 +155,7 @@ def exam(
     Documents that are in the texts that were `learnt` from are left out, and `tell` hears of it.
     """
     if name in KINDS:
-        asked = read(name, Path(path).expanduser() if path else None)[: most or None]
+        asked = read(name, expanded(path) if path else None)[: most or None]
         require_room(coder.encode([answer for question in asked for answer in question.answers]), length)
         return asked
     source = path or name

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from nap.lab import files
 from nap.lab.runs.work import Work, Wrapped
 
 FILE_NAME = "progress.json"
@@ -30,11 +31,14 @@ class Beat:
 
 
 def read(folder: Path) -> Beat | None:
-    """What the run's worker told last; None where it told nothing yet."""
+    """What the run's worker told last; None where it told nothing yet, or nothing that makes sense."""
     try:
-        return Beat(**json.loads((folder / FILE_NAME).read_bytes()))
-    except (OSError, ValueError, TypeError):  # not there, or of another version: the view can do without
+        told = json.loads(files.content(folder / FILE_NAME))
+        beat = Beat(told["done"], told["total"], told["unit"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):  # the view can do without
         return None
+    counts = all(type(count) is int and 0 <= count < 2**63 for count in (beat.done, beat.total))
+    return beat if counts and isinstance(beat.unit, str) else None
 
 
 def forget(folder: Path) -> None:
@@ -64,7 +68,10 @@ class Told(Wrapped):
         self._next = time.monotonic() + EVERY_SECONDS
         aside = self._file.with_name(FILE_NAME + ".aside")
         try:
-            aside.write_text(json.dumps(asdict(Beat(self.done, self.total, self.unit))))
+            with files.opened(aside, "w") as file:
+                file.write(json.dumps(asdict(Beat(self.done, self.total, self.unit))))
             os.replace(aside, self._file)
+        except files.NotAFile:  # somebody put it there: the view can do without
+            pass
         except OSError:  # a full disk: the run's own files will say so
             aside.unlink(missing_ok=True)

@@ -87,7 +87,7 @@ def plan(title: str, todo: Sequence[Job], found: Sequence[Found], *, force: bool
     so = {"finished": "nothing", "in use": "wait", "new": "begin"}
     for job, each in zip(todo, found, strict=True):
         words = f"{each.state}, {duration(each.seconds)} of work" if each.seconds else each.state
-        if each.state in ("failed", "in use"):
+        if each.state in ("failed", "damaged", "in use"):
             words += f": {each.words.removeprefix(each.state).removeprefix(':').strip()}"
         then = "begin" if each.state == "new" else "start over" if force else so.get(each.state, "go on")
         table.add_row(*map(escape, (job.label, words, then, str(job.folder))))
@@ -115,13 +115,20 @@ def _check(todo: Sequence[Job], how: Sweeping) -> None:
 
 
 def _ready(job: Job, found: Found, how: Sweeping) -> Tracked:
-    """The job with its folder made ready: there, writable, with its config, and empty after --force."""
-    if found.state in ("new", "begun", "failed") or how.force:
+    """The job with its folder made ready: there, writable, with its config, and empty after --force.
+
+    Where that cannot be because of what is in the folder, the run has failed, and the others go on.
+    """
+    if found.state in ("new", "begun", "failed", "damaged") or how.force:
         try:
             RunFolder.open(job.path, **job.settings(how.scale), start_over=how.force).close()
         except FolderInUse:  # in this very moment
             if how.force:
                 raise
+        except ValueError as error:
+            if not job.path.is_dir():  # it cannot be made, and so none of them can
+                raise
+            return Tracked(job, "failed", f"damaged: {error}")
     if how.force:
         shutil.rmtree(job.path / BOARD, ignore_errors=True)
         found = Found("new")
@@ -133,11 +140,12 @@ def _announcement(title: str, how: Sweeping, runs: Sequence[Tracked], engine: En
     parts = [f"{len(runs)} run{'s' * (len(runs) > 1)}"]
     if how.part != "1/1":
         parts[0] += f" (part {how.part} of them)"
-    named = {"finished": "finished already", "elsewhere": "in use elsewhere"}
+    named = {"finished": "finished already", "elsewhere": "in use elsewhere", "failed": "damaged"}
     parts += [f"{count[key]} {words}" for key, words in named.items() if count[key]]  # type: ignore[index]
     others = [
         f"\n{run.job.label}: {run.words}; waiting for that" for run in runs if run.standing == "elsewhere"
     ]
+    others += [f"\n{run.job.label}: {run.words}" for run in runs if run.standing == "failed"]
     threads = how.threads or 1
     return (
         f"{title}: scale {how.scale}, {', '.join(parts)}, on {engine.words}, "

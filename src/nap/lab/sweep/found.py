@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nap.lab import rows
-from nap.lab.runs import checkpoint, manifest
+from nap.lab import files, rows, stored
+from nap.lab.runs import checkpoint
 from nap.lab.runs.folder import CONFIG_NAME, LOCK_NAME, has_results, other_settings
 from nap.lab.runs.lock import user_of
 
-State = Literal["new", "begun", "failed", "in use", "finished"]
-EDITED = "was edited after the run was finished"
+State = Literal["new", "begun", "failed", "damaged", "in use", "finished"]
 Mark = tuple[int, int] | None
 
 
@@ -24,11 +23,12 @@ class Found:
     state: State
     words: str = ""
     seconds: float = 0.0  # of work in it
+    edited: bool = False  # its rows are not those that were written
 
     @property
     def hopeless(self) -> bool:
         """Whether to run again would meet the same again: numbers gone wild, rows that somebody edited."""
-        return self.words.startswith("not finite") or self.words.endswith(EDITED)
+        return self.edited or self.words.startswith("not finite")
 
 
 def look(folder: Path) -> Found:
@@ -37,32 +37,41 @@ def look(folder: Path) -> Found:
         return _look(folder)
     except OSError as error:
         return Found("failed", str(error))
+    except files.NotAFile as error:
+        return Found("damaged", str(error))
 
 
 def _look(folder: Path) -> Found:
-    noted, _ = manifest.Manifest.read(folder / manifest.FILE_NAME)
-    seconds = float(noted.content.get("seconds", 0.0))
-    if noted.finished is not None:
-        file = folder / rows.FILE_NAME
-        if file.exists() and file.stat().st_size == noted.content["rows_bytes"]:
-            return Found("finished", noted.finished, seconds)
-        return Found("failed", f"{file} {EDITED}", seconds)
-    if (owner := user_of(folder / LOCK_NAME)) is not None:
+    noted, problem = stored.read_manifest(folder / stored.MANIFEST)
+    seconds, finished = float(noted.get("seconds", 0.0)), noted.get("finished")
+    file = folder / rows.FILE_NAME
+    changed = stored.rows_damage(files.content(file) if file.exists() else b"", noted)
+    # asked last: who began in this moment may have cut rows that the manifest noted before
+    if finished is None and (owner := user_of(folder / LOCK_NAME)) is not None:
         return Found("in use", owner, seconds)
-    if not noted.content.get("sittings"):
+    if problem:
+        return Found("damaged", problem)
+    if changed:
+        return Found("damaged", f"{folder}/{changed}", seconds, edited=True)
+    if finished is not None:
+        return Found("finished", finished, seconds)
+    if not noted.get("sittings"):
         return Found("new")
-    reason = noted.content["sittings"][-1]["exit"] or "killed"
+    reason = noted["sittings"][-1]["exit"] or "killed"
     return Found("failed" if reason.startswith(("failed", "not finite")) else "begun", reason, seconds)
 
 
 def settings_apart(folder: Path, asked: dict[str, Any], config: Any) -> list[str]:
-    """A line for each setting in which the folder's run differs from what was asked, as `nap run` sees it."""
+    """A line for each setting in which the folder's run differs from what was asked, as `nap run` sees it.
+
+    None for settings that cannot be read: that run is damaged, and says so when it is opened.
+    """
     try:
-        there = json.loads((folder / CONFIG_NAME).read_bytes())
-    except FileNotFoundError:
+        there = json.loads(files.content(folder / CONFIG_NAME))
+    except (FileNotFoundError, ValueError, RecursionError):
         return []
-    except ValueError as error:
-        return [f"{CONFIG_NAME} is damaged: {error}"]
+    if not isinstance(there, dict):
+        return []
     return other_settings(there, asked, config) if has_results(folder) else []
 
 

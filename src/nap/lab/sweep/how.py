@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from nap.lab.options import How, bare, groups
+from nap.lab.options import MOST_THREADS, How, bare, groups
 
 EXAMPLES = """\
 examples:
@@ -48,9 +48,15 @@ class Sweeping(How):
 
     def check(self) -> None:
         """Refuse numbers out of range; not when it is made, since tyro would frame and wrap the message."""
-        for name, least in (("workers", 0), ("per_gpu", 1), ("retries", 0), ("threads", 0)):
-            if (value := getattr(self, name)) < least:
-                raise ValueError(f"--{name.replace('_', '-')} {value}: it must be at least {least}")
+        for name, least, most in (
+            ("workers", 0, 100_000),
+            ("per_gpu", 1, 1_000),
+            ("retries", 0, 1_000_000),
+            ("threads", 0, MOST_THREADS),
+        ):
+            if not least <= (value := getattr(self, name)) <= most:
+                bounds = f"at least {least}" if value < least else f"at most {most:,}"
+                raise ValueError(f"--{name.replace('_', '-')} {value}: it must be {bounds}")
         if self.spread != "ddp":
             raise ValueError(
                 f"--spread {self.spread}: a worker of a sweep is one process; share a run among several "

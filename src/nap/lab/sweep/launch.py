@@ -1,17 +1,21 @@
 """A worker on a leash: a process that saves and ends when the one that started it lets go, or dies.
 
 The leash is the worker's standard input. The system closes it when its holder is gone, however it went.
-Imports nothing of the lab, so that it starts at once wherever an engine places it.
+Imports next to nothing, so that it starts at once wherever an engine places it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
+
+from nap.lab import files
 
 LOG_NAME = "worker.log"  # in a run's folder: what its workers said
 STOP_NAME = "worker.stop"  # there, too, as long as somebody asks for its worker to save and end
@@ -25,7 +29,7 @@ def start(
 
     Where this machine has no folder `where`, it works in the run's own.
     """
-    with log.open("ab") as said:
+    with _appended(log) as said:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -35,6 +39,13 @@ def start(
             env={**os.environ, **environment},
             start_new_session=True,
         )
+
+
+def _appended(log: Path) -> IO[bytes]:
+    try:
+        return files.opened(log, "ab")
+    except files.NotAFile as error:
+        raise OSError(errno.EINVAL, str(error)) from error
 
 
 def let_go(worker: subprocess.Popen[bytes]) -> None:
@@ -47,7 +58,7 @@ def let_go(worker: subprocess.Popen[bytes]) -> None:
 def ask_to_stop(folder: Path) -> None:
     """Have `sit` let go of the worker of that run, wherever it sits, once it looks into the folder."""
     with contextlib.suppress(OSError):  # no room, for example: the engine's own way is left
-        (folder / STOP_NAME).touch()
+        os.close(os.open(folder / STOP_NAME, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666))
 
 
 def forget_stop(folder: Path) -> None:

@@ -14,6 +14,7 @@ from ray.exceptions import RayError, TaskCancelledError
 from nap.lab.runs.machine import SIDE_BY_SIDE
 
 from . import launch
+from .answering import check_answers
 from .engine import End, gist
 from .how import Sweeping
 from .jobs import Job
@@ -98,8 +99,9 @@ def side_by_side(nodes: Sequence[Mapping[str, float]], cores: int, gpus: float) 
 def cluster(how: Sweeping) -> Iterator[Cluster]:
     """The cluster at `how.address`, for as long as the block lasts."""
     try:
+        check_answers(how.address)
         ray.init(address=how.address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (ConnectionError, ValueError, RuntimeError, SystemExit) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
             f"no Ray cluster at {how.address} ({reason}); start one with `ray start --head`, name another "

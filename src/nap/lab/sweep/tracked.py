@@ -40,7 +40,9 @@ class Tracked:
 
 
 def tracked(job: Job, found: Found) -> Tracked:
-    """A job as its folder says."""
+    """A job as its folder says. Rows that are not those that were written are not written on to."""
+    if found.edited:
+        return Tracked(job, "failed", f"damaged: {found.words}")
     if found.state == "finished":
         return Tracked(job, "finished")
     return Tracked(job, "elsewhere", found.words) if found.state == "in use" else Tracked(job, "to do")

@@ -58,10 +58,10 @@ class TuneOptions(Sweeping):
 
     def check(self) -> None:
         super().check()
-        if self.tuning_seeds < 1:
-            raise ValueError(f"--tuning-seeds {self.tuning_seeds}: it must be at least 1")
-        if self.extend < 0:
-            raise ValueError(f"--extend {self.extend}: it must be at least 0")
+        if not 1 <= self.tuning_seeds <= 1_000:
+            raise ValueError(f"--tuning-seeds {self.tuning_seeds}: it must be at least 1, and at most 1,000")
+        if not 0 <= self.extend <= 1_000:
+            raise ValueError(f"--extend {self.extend}: it must be at least 0, and at most 1,000")
         if self.rates and (len(set(self.rates)) < 2 or not all(0 < rate < math.inf for rate in self.rates)):
             raise ValueError(f"--rates {' '.join(map(str, self.rates))}: name two or more, each above 0")
         if self.part != "1/1":
@@ -145,7 +145,8 @@ class Search:
         """What all finished runs say."""
         found: dict[str, dict[float, tuple[float | None, ...]]] = {name: {} for name in self.configs}
         for folder in self.folder.glob("lr-*"):
-            rate = float(folder.name.removeprefix("lr-"))
+            if (rate := _rate_of(folder)) is None:
+                continue
             values: dict[str, list[float | None]] = {}
             for job in self._at(rate):
                 state = look(job.path)
@@ -176,6 +177,15 @@ class Search:
             (fmean(of) if self.tuning.over == "all" else of[-1]) if of else math.nan for of in values.values()
         ]
         return [mean if math.isfinite(mean) else None for mean in means]
+
+
+def _rate_of(folder: Path) -> float | None:
+    """The learning rate that a folder of a tuning is for; None where it is no such folder."""
+    try:
+        rate = float(folder.name.removeprefix("lr-"))
+    except ValueError:
+        return None
+    return rate if 0 < rate < math.inf and folder.name == f"lr-{rate:g}" else None
 
 
 def _words(changes: Mapping[str, Any]) -> list[str]:
