@@ -41,7 +41,11 @@ def norms_like(radius: Tensor, weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def project_tensors_(
-    weights: Sequence[Tensor], radii: Sequence[Tensor], *, when: Tensor | None = None
+    weights: Sequence[Tensor],
+    radii: Sequence[Tensor],
+    *,
+    when: Tensor | None = None,
+    ceiling: bool = False,
 ) -> None:
     """W ← ρ·W/‖W‖ in place (Algorithm 1), with no word from the device to the host.
 
@@ -51,6 +55,7 @@ def project_tensors_(
 
     Args:
         when: a truth value on the device; where it is False nothing changes.
+        ceiling: only what has grown beyond its radius goes back to it, W ← W·min(1, ρ/‖W‖).
 
     >>> weight = torch.tensor([[3.0, 4.0]])
     >>> project_tensors_([weight], [torch.tensor([[1.0]])])
@@ -62,10 +67,12 @@ def project_tensors_(
         if radius.numel() == 1 and not is_sharded(weight):
             whole[weight.device, weight.dtype].append((weight, radius))
         else:
-            weight.mul_(replicated_like(factors_to(radius, norms_like(radius, weight), when), weight))
+            factor = factors_to(radius, norms_like(radius, weight), when, ceiling=ceiling)
+            weight.mul_(replicated_like(factor, weight))
     for (device, dtype), pairs in whole.items():
         tensors = [weight for weight, _ in pairs]
-        fused = _fused() if device.type == "cuda" and not torch.compiler.is_compiling() else None
+        own = device.type == "cuda" and not ceiling and not torch.compiler.is_compiling()
+        fused = _fused() if own else None
         if fused is not None and fused.fits(tensors, [radius for _, radius in pairs]):
             fused.project_(tensors, [radius for _, radius in pairs], when)
             continue
@@ -73,7 +80,7 @@ def project_tensors_(
             norms = torch.cat([norms_over(w, range(w.ndim)).reshape(1) for w in tensors])
         else:
             norms = torch.stack(torch._foreach_norm(tensors, 2, dtype=_wide(dtype)))
-        factors = factors_to(torch.cat([radius.reshape(1) for _, radius in pairs]), norms, when)
+        factors = factors_to(torch.cat([r.reshape(1) for _, r in pairs]), norms, when, ceiling=ceiling)
         # a factor with an axis (not a bare number) makes half-precision products round once, from float32
         torch._foreach_mul_(tensors, list(factors.unsqueeze(1).unbind()))
 
@@ -101,9 +108,11 @@ def norms_over(weight: Tensor, axes: Sequence[int]) -> Tensor:
     return norm.full_tensor() if is_sharded(norm) else norm
 
 
-def factors_to(radius: Tensor | float, norm: Tensor, when: Tensor | None = None) -> Tensor:
-    """ρ/‖W‖, or 1 where a norm is zero or not finite, or where `when` is False."""
-    usable = (norm > 0) & norm.isfinite()
+def factors_to(
+    radius: Tensor | float, norm: Tensor, when: Tensor | None = None, *, ceiling: bool = False
+) -> Tensor:
+    """ρ/‖W‖, or 1 where a norm is zero or not finite, where `when` is False, or below a `ceiling`."""
+    usable = (norm > (radius if ceiling else 0)) & norm.isfinite()
     if when is not None:
         usable = usable & when.to(norm.device, non_blocking=True)
     return torch.where(usable, (radius / norm).to(norm.dtype), 1.0)
