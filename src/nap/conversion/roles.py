@@ -9,6 +9,7 @@ from torch import nn
 
 from nap.flow.homogeneity import NEAR
 from nap.flow.record import Flow
+from nap.norms.gain import Gain
 from nap.norms.norm import CHILD, FusedNorm
 from nap.weights import Role, Weight, WeightTable, is_bare_vector
 
@@ -32,6 +33,9 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         after = f", before {', '.join(sorted(followers))}" if followers else ""
         reason, relus = f"{part} of a norm{after}", norm not in flow.curved
         return Weight(name, Role.AFFINE, reason, part=part, homogeneous=relus)  # type: ignore[arg-type]
+    owner = model.get_submodule(name.rpartition(".")[0])
+    if isinstance(owner, Gain):
+        return Weight(name, Role.GAIN, "scales what enters its layer, or leaves its table")
     if name not in flow.seen:
         role = Role.BIAS if is_bare_vector(model, name, parameter) else Role.UNUSED
         return Weight(name, role, "the example forward does not use it")

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nap.norms.compiling import guard_hooks
+
 GAIN = "nap_gain"  # the name under which a gain hangs on its layer
 GAIN_HOOK: Any = "nap gain"
 
@@ -32,6 +34,11 @@ class Gain(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.weight.to(x.dtype)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A converted model comes out of a file, or is copied: its hooks come with it."""
+        super().__setstate__(state)
+        guard_hooks()
 
     def extra_repr(self) -> str:
         return "one number"
