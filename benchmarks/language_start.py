@@ -3,7 +3,7 @@
     nap data fetch text8
     python benchmarks/language_start.py                              one learning rate, three seeds: minutes
     python benchmarks/language_start.py --net zero                   4 blocks of width 128, branches at zero
-    python benchmarks/language_start.py --rates 1e-3 3e-3 1e-2 --rows rows.jsonl    tuned on seeds 100 and above
+    python benchmarks/language_start.py --rates 1e-3 3e-3 1e-2 --rows rows.jsonl     tuned on seeds from 100
 
 nanogpt: 3 blocks of width 64, tied table at 0.02, residual projections at 0.02/√(2·blocks), GELU, no biases.
 zero: 4 blocks of width 128, own output layer at 0.02, residual projections at zero. Both read text8 character

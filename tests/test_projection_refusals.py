@@ -119,7 +119,8 @@ def test_an_output_layer_that_starts_small_may_grow(axis: int) -> None:
     assert Projector(with_head(0.15, axis)).plan.names("grow") == []
     assert Projector(with_head(0.13, axis), output="project").plan.names("grow") == []
     noisy = Projector(with_head(0.1, axis, mean=0.58)).plan  # σ of a noisy layer beside its μ
-    assert noisy.names("grow") == [] and noisy.names("project") == ["hidden", "head", "mean"]
+    assert noisy.names("grow") == []
+    assert noisy.names("project") == ["hidden", "head", "mean"]
 
 
 @pytest.mark.parametrize(("make", "size"), [(nn.Linear, 0.58), (nn.Conv2d, 0.58), (nn.Embedding, 16.0)])

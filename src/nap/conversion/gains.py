@@ -1,8 +1,8 @@
 """Gains for layers that start small or at zero: a matrix at full norm times a number that learns the scale.
 
-A gain is a power of two, so the matrix times its inverse is exact, and the network computes what it did to the
-last bit. A matrix of zeros has no direction: it gets a random one and a gain of zero. Then the network computes
-what it did, too, but the first update moves the gain alone, and along that direction.
+A gain is a power of two, so the matrix times its inverse is exact, and the network computes what it did, to
+the last bit. A matrix of zeros has no direction: it gets a random one and a gain of zero. Then the network
+computes what it did, too, but the first update moves the gain alone, and along that direction.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def _obstacle(model: nn.Module, flows: Sequence[Flow], layer: _Layer) -> str | N
     """Why no gain can hang in front of this layer."""
     module, own = model.get_submodule(layer.site), model.get_parameter(layer.row.name)
     if getattr(module, "weight", None) is not own:
-        return f"it is used inside {layer.site or 'the model'} ({type(module).__name__}), not by a layer of its own"
+        where = f"{layer.site or 'the model'} ({type(module).__name__})"
+        return f"it is used inside {where}, not by a layer of its own"
     used = [use for flow in flows for (site, _, _), use in flow.uses.items() if site == layer.site]
     if any(use.sources != {layer.row.name} for use in used):
         return f"{layer.site} computes with other weights, too"
@@ -161,4 +162,3 @@ def rescale_(weight: Tensor, placement: Placement) -> None:
     generator = torch.Generator().manual_seed(zlib.crc32(placement.module.encode()))
     direction = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
     weight.copy_(direction * (placement.radius / direction.norm()))
-

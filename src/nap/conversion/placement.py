@@ -53,7 +53,9 @@ class Options:
         if self.eps != "relative" and not (isinstance(self.eps, (int, float)) and 0 <= self.eps < 1):
             raise ValueError(f"eps={self.eps!r} must be 'relative' or a number in [0, 1)")
         if isinstance(self.gains, str) and self.gains not in ("none", "small"):
-            raise ValueError(f"gains={self.gains!r} is not a choice; use none, small or a list of module names")
+            raise ValueError(
+                f"gains={self.gains!r} is not a choice; use none, small or a list of module names"
+            )
         for name in ("exclude", "allow"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(

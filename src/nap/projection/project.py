@@ -20,13 +20,12 @@ from nap.projection import refusals
 from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
 from nap.projection.names import bare_names, bare_state, counterparts
 from nap.projection.plan import Excluded, ProjectionPlan, decide, measured, names_in, pairs_of
-from nap.projection.policies import Choice, Policies, Sizes
+from nap.projection.policies import Choice, Policies
 from nap.projection.resuming import comparable, settings_of, taken_over
 from nap.projection.sphere import norms_like, project_tensors_
 from nap.projection.updates import AfterStep, by_count, hooks_on
 from nap.sharded import reshard_, sharded_parts
 from nap.weights import weight_groups
-
 
 ADDED = (Norm, Gain)  # modules of step 1
 

@@ -27,7 +27,7 @@ def check_options(every: int, decay: float, **choices: str | None) -> None:
     """Refuse settings that mean nothing."""
     allowed: dict[str, list[str | None]] = {
         "per": ["tensor", "row"],
-        **dict.fromkeys(("output", "embeddings", "branches"), ["project", "grow", "free", None]),
+        **{name: ["project", "grow", "free", None] for name in ("output", "embeddings", "branches")},
         "affine": ["free", "joint", "decay"],
     }
     for option, value in choices.items():
