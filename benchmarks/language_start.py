@@ -29,7 +29,7 @@ from torch import Tensor, nn
 import nap
 from nap.lab.data.corpus import load
 
-CHARACTERS, JUDGED = 27, 65_536  # a space and 26 letters; predictions that the loss is taken over
+JUDGED = 65_536  # predictions that the loss is taken over
 PINNED = {"output": "project", "embeddings": "project", "branches": "project"}
 
 
@@ -65,6 +65,7 @@ class Net:
     heads: int = 4
     length: int = 32
     std: float = 0.02
+    vocabulary: int = 27  # a space and the letters
 
     def make(self) -> GPT:
         return GPT(self)
@@ -95,16 +96,16 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Characters (B, L) → logits of the next one (B, L, 27)."""
+    """Tokens (B, L) → logits of the next one (B, L, vocabulary)."""
 
     def __init__(self, net: Net):
         super().__init__()
         self.tokens, self.positions = (
-            nn.Embedding(CHARACTERS, net.width),
+            nn.Embedding(net.vocabulary, net.width),
             nn.Embedding(net.length, net.width),
         )
         self.blocks = nn.Sequential(*(Block(net) for _ in range(net.blocks)))
-        self.norm, self.head = nn.LayerNorm(net.width), nn.Linear(net.width, CHARACTERS, bias=False)
+        self.norm, self.head = nn.LayerNorm(net.width), nn.Linear(net.width, net.vocabulary, bias=False)
         share = 0.0 if net.zero else 1 / math.sqrt(2 * net.blocks)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
@@ -113,10 +114,8 @@ class GPT(nn.Module):
         if net.tied:
             self.head.weight = self.tokens.weight
 
-    def forward(self, characters: Tensor) -> Tensor:
-        x = self.tokens(characters) + self.positions(
-            torch.arange(characters.shape[1], device=characters.device)
-        )
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         return self.head(self.norm(self.blocks(x)))
 
 

@@ -7,6 +7,7 @@ stopped goes on where it was. `language_start.py` and `language_probe.py` are ru
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -37,6 +38,7 @@ class Trials:
                 return row
         began = time.perf_counter()
         loss = self._train(arm, rate, seed)
+        loss = loss if math.isfinite(loss) else math.inf  # it broke: the worst of all
         row = {**self._common, **known, "loss": loss, "seconds": round(time.perf_counter() - began, 1)}
         self.rows.append(row)
         print(json.dumps(row), flush=True)
@@ -64,7 +66,7 @@ def compare(
         rate = trials.best_rate(arm, rates, tuning_seeds)
         found = trials.losses(arm, rate, range(seeds))
         means[arm] = statistics.mean(found)
-        spread = statistics.stdev(found) if len(found) > 1 else 0.0
+        spread = statistics.stdev(found) if len(found) > 1 and math.isfinite(means[arm]) else 0.0
         edge = " at the edge of the grid" if len(rates) > 1 and rate in (min(rates), max(rates)) else ""
         each = " ".join(f"{loss:.3f}" for loss in found)
         lines.append(f"{arm:28}  {rate:7.2g}  {means[arm]:7.3f}  {spread:6.3f}  {each}{edge}")

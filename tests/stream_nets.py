@@ -69,13 +69,13 @@ def language(seed: int = 0, *, normalize: Any = None, **options: Any) -> Any:
 def agent(gain: float = 1.0) -> Any:
     """Observations → logits, with a residual block; its head starts at `gain` times PyTorch's."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(5, WIDTH), Branch(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3))
+    net: Any = nn.Sequential(nn.Linear(5, WIDTH), Branch(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3))
     net[3].weight.data.mul_(gain)
     nap.normalize_(net, torch.randn(2, 5))
     return net
 
 
-def learn(net: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 1, seed: int = 0) -> float:
+def learn(net: Any, optimizer: torch.optim.Optimizer, steps: int = 1, seed: int = 0) -> float:
     """So many updates of a language on random tokens; the loss before the last one."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):

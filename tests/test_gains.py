@@ -18,12 +18,12 @@ from nap.norms.gain import Gain
 from nap.weights import Role
 from stream_nets import TOKENS, WIDTH, Branch, Language, language, learn
 
-SMALL = {"gains": "small"}
+SMALL: dict[str, Any] = {"gains": "small"}
 ENDS = ["c.0.two", "c.1.two"]
 GAINED = [*ENDS, "e"]  # and the output layer
 
 
-def both(net: nn.Module, example: Tensor, **options: Any) -> tuple[nn.Module, nn.Module, nap.Plan]:
+def both(net: nn.Module, example: Tensor, **options: Any) -> tuple[Any, Any, nap.Plan]:
     """The same network converted without gains and with them."""
     plain, gained = copy.deepcopy(net), copy.deepcopy(net)
     nap.normalize_(plain, example)
@@ -34,7 +34,7 @@ def both(net: nn.Module, example: Tensor, **options: Any) -> tuple[nn.Module, nn
 @pytest.mark.parametrize("share", [0.25, 0.0])
 def test_the_function_stays_the_same_to_the_last_bit(share: float, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    net = Language(share=share, bias=True).to(dtype)
+    net: Any = Language(share=share, bias=True).to(dtype)
     for branch in net.c:
         branch.two.bias.data.normal_()
     plain, gained, plan = both(net, TOKENS, **SMALL)
@@ -50,7 +50,7 @@ def test_a_table_that_is_tied_gets_a_gain_for_each_of_its_uses() -> None:
     plain, gained, plan = both(Language(tied=True), TOKENS, gains=["e", *ENDS])
     assert [p.module for p in plan.placements if p.action == "scale input"] == ["a", *ENDS, "e"]
     assert torch.equal(plain(TOKENS), gained(TOKENS))
-    assert gained.a.weight is gained.e.weight  # type: ignore[union-attr]
+    assert gained.a.weight is gained.e.weight
     assert "a.weight" in nap.Projector(gained).plan.names("project")
 
 
@@ -80,7 +80,7 @@ def test_a_linear_layer_of_ones_own_gets_one_and_others_do_not() -> None:
     branch.two = Transposed()
     x = torch.randn(4, 5)
     plain, gained, _ = both(stream(branch), x, **SMALL)
-    assert isinstance(gained[1].two.nap_gain, Gain)  # type: ignore[index]
+    assert isinstance(gained[1].two.nap_gain, Gain)
     assert torch.equal(plain(x), gained(x))
     branch.two = Bent()
     _, gained, plan = both(stream(branch), x, **SMALL)
@@ -91,13 +91,13 @@ def test_a_linear_layer_of_ones_own_gets_one_and_others_do_not() -> None:
 
 def test_convolutions_and_zero_heads_get_one() -> None:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 16, 2))
+    net: Any = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 16, 2))
     nn.init.zeros_(net[3].weight)
     x = torch.randn(2, 3, 6, 6)
     plain, gained, plan = both(net, x, **SMALL)
     assert [p.module for p in plan.placements] == ["0", "3"]
     assert torch.equal(plain(x), gained(x))
-    assert gained[3].weight.norm().item() == pytest.approx(2**0.5)  # type: ignore[index]
+    assert gained[3].weight.norm().item() == pytest.approx(2**0.5)
 
 
 @pytest.mark.parametrize(

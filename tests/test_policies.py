@@ -133,7 +133,7 @@ def test_a_branch_of_zeros_grows_to_its_fan_in_radius_and_not_beyond() -> None:
 
 
 def test_any_weight_of_zeros_is_free_until_it_has_its_fan_in_radius() -> None:
-    experts = nn.Module()
+    experts: Any = nn.Module()
     experts.register_parameter("experts", nn.Parameter(torch.stack([torch.zeros(4, 9), torch.ones(4, 9)])))
     table = WeightTable({"experts": Weight("experts", Role.SCALE_INVARIANT, stacked=1, out_axis=1)})
     setattr(experts, PLAN_ATTRIBUTE, Plan(weights=table))

@@ -77,7 +77,7 @@ def plan(
     for name, value in (("exclude", exclude), ("allow", allow)):
         if isinstance(value, str):
             raise ValueError(f"{name} takes a list of names, not one string: {name}=[{value!r}]")
-    chosen = gains if isinstance(gains, str) else tuple(gains)
+    chosen: Any = gains if isinstance(gains, str) else tuple(gains)
     options = Options(
         norm, affine, batch_norm, residual, over, qk_norm, rnn, eps, tuple(exclude), tuple(allow), chosen
     )

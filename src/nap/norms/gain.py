@@ -57,4 +57,4 @@ def scale_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def scale_rows(module: nn.Module, args: Any, output: Tensor) -> Tensor:
     """Forward hook: the rows that were looked up, through the gain of their table."""
-    return getattr(module, GAIN)(output)  # type: ignore[no-any-return]
+    return getattr(module, GAIN)(output)

@@ -41,7 +41,7 @@ class Policies:
 
     def of(self, which: Which) -> Choice | None:
         """The choice for one of the three."""
-        return getattr(self, which)  # type: ignore[no-any-return]
+        return getattr(self, which)
 
     def chosen(self) -> dict[str, Choice]:
         """Those that are not left to the default."""

@@ -33,7 +33,8 @@ def taken_over(
         return plan
 
     def decided(row: ProjectionRow) -> ProjectionRow:
-        there, kind = actions.get(bare[row.name]), which(table[row.name])
+        there: Any = actions.get(bare[row.name])
+        kind = which(table[row.name])
         is_open = kind is not None and policies.of(kind) is None
         if there == row.action or not {there, row.action} <= (_CHOICES if is_open else _SIZED):
             return row
