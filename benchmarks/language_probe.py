@@ -1,10 +1,10 @@
 """Does projection cost a transformer anything? 8 blocks of width 512 on text8, each arm at its own best rate.
 
     nap data fetch text8
-    python benchmarks/language_probe.py --rows probe.jsonl                   on a GPU; a trial is half a minute
-    python benchmarks/language_probe.py --rows probe.jsonl --net zero        as GPT-2, branches at zero, GELU
-    python benchmarks/language_probe.py --rows tiny.jsonl --blocks 1 --width 32 --heads 2 --steps 3 --batch 2 \\
-        --length 16 --tokenizer bytes --tokens 100000 --rates 1e-3 --seeds 1      tries it on a CPU
+    python benchmarks/language_probe.py --rows probe.jsonl                 on a GPU
+    python benchmarks/language_probe.py --rows probe.jsonl --net zero      branches at zero, GELU
+    python benchmarks/language_probe.py --rows tiny.jsonl --blocks 1 --width 32 --heads 2 --steps 3 \\
+        --batch 2 --length 16 --tokenizer bytes --tokens 100000 --rates 1e-3 --seeds 1      tries it on a CPU
 
 800 updates of 64 × 512 tokens (text8 in 8,192 pieces), AdamW, weight decay 0.1, gradients clipped at 1, a
 warm-up, then a cosine. Rates are tuned for each arm on seeds from 100, results are on seeds 0, 1, 2. Every
