@@ -36,7 +36,7 @@ class Tokens(Dataset[Any]):
 def gpt2(*, tied: bool = True, normalize: bool = True, dropout: float = 0.1) -> Any:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"vocab_size": 40, "n_positions": 8, "n_embd": 16, "n_layer": 2, "n_head": 2}
-    sizes |= {"initializer_range": 0.1}  # at this width 0.02 would be warned of
+    sizes |= {"initializer_range": 0.1}
     drops: dict[str, Any] = dict.fromkeys(["attn_pdrop", "embd_pdrop", "resid_pdrop"], dropout)
     ends: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
     model = GPT2LMHeadModel(GPT2Config(tie_word_embeddings=tied, **sizes, **drops, **ends))

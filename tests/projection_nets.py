@@ -56,7 +56,10 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int = 0) -> N
 
 
 def worst(projector: Projector) -> float:
-    return max(abs(ratio - 1) for ratio in projector.norm_ratios().values())
+    """How far the worst weight is from its radius; what may grow, how far beyond."""
+    growing = projector.plan.names("grow")
+    off = ((name in growing, ratio - 1) for name, ratio in projector.norm_ratios().items())
+    return max(gap if grows else abs(gap) for grows, gap in off)
 
 
 def sgd(params: Any) -> torch.optim.Optimizer:

@@ -45,9 +45,9 @@ class Gate(nn.Module):
     def forward(self, x):
         return self.head(x * torch.sigmoid(self.score(x)))
 
-def make_zero_head():
+def make_infinite_head():
     model = make_mlp()
-    nn.init.zeros_(model[2].weight)
+    nn.init.constant_(model[2].weight, float("inf"))
     return model
 
 def make_nothing():
@@ -121,7 +121,7 @@ def test_fine_models_exit_with_0(
     assert printed.endswith("No problems found.\n")
 
 
-@pytest.mark.parametrize(("factory", "named"), [("Gate", "score"), ("make_zero_head", "2.weight")])
+@pytest.mark.parametrize(("factory", "named"), [("Gate", "score"), ("make_infinite_head", "2.weight")])
 def test_problems_exit_with_1(
     file: str, factory: str, named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

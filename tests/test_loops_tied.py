@@ -17,6 +17,7 @@ from nap.projection.project import Projector
 from projection_nets import worst
 
 TABLE = "transformer.wte.weight"
+PINNED: dict[str, Any] = {"output": "project", "embeddings": "project", "branches": "project"}
 
 
 def learn(model: Any, optimizer: Any, updates: int = 3) -> None:
@@ -30,7 +31,7 @@ def learn(model: Any, optimizer: Any, updates: int = 3) -> None:
 def test_a_tied_table_is_projected_once_and_stays_tied() -> None:
     model = gpt2(dropout=0.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    projector = Projector(model).attach(optimizer)
+    projector = Projector(model, **PINNED).attach(optimizer)
     assert "lm_head.weight" not in projector.plan.names()
     learn(model, optimizer)
     model.tie_weights()  # again, as Trainer and from_pretrained do
@@ -43,7 +44,7 @@ def test_a_tied_table_is_projected_once_and_stays_tied() -> None:
 def test_copies_and_checkpoints_of_a_tied_model() -> None:
     model = gpt2(dropout=0.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    projector = Projector(model, every=2).attach(optimizer)
+    projector = Projector(model, every=2, **PINNED).attach(optimizer)
     learn(model, optimizer)  # stops off the radius
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "projector": projector.state_dict()}, file)
@@ -53,7 +54,7 @@ def test_copies_and_checkpoints_of_a_tied_model() -> None:
     loaded = gpt2(dropout=0.0)
     for parameter in loaded.parameters():
         parameter.data *= 3
-    again = Projector(loaded, every=2)
+    again = Projector(loaded, every=2, **PINNED)
     loaded.load_state_dict(saved["model"])
     again.load_state_dict(saved["projector"])
     copied, beside = copy.deepcopy((model, projector))
@@ -81,7 +82,7 @@ def test_a_tie_that_is_made_or_cut_after_the_plan_is_refused(tied: bool) -> None
 def test_a_table_that_was_resized_is_refused_at_the_next_step() -> None:
     model = gpt2(dropout=0.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    nap.Projector(model).attach(optimizer)
+    nap.Projector(model, **PINNED).attach(optimizer)
     model.resize_token_embeddings(48, mean_resizing=False)
     with pytest.raises(ValueError, match=rf"{TABLE} has the shape \[48, 16\].*build a new Projector"):
         learn(model, optimizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -53,8 +54,10 @@ def wrong(**options: Any) -> Projector:
             ),
             r"1\.weight, 1\.bias: affine='joint' moves both, and one of them is frozen; freeze both",
         ),
-        (lambda: Projector(set_weight(0.0)), r"3\.weight: a zero norm.*exclude=\['3\.weight'\]"),
-        (lambda: Projector(set_weight(0.0, 2), per="row"), r"3\.weight: a zero norm"),
+        (lambda: wrong(embeddings="small"), "embeddings='small'.*'grow'"),
+        (lambda: wrong(branches="none"), "branches='none'.*'grow'"),
+        (lambda: Projector(net(), embeddings="free"), r"never traced.*embeddings='free'.*nap\.normalize_"),
+        (lambda: Projector(net(), branches="grow"), r"never traced.*branches='grow'.*nap\.normalize_"),
         (lambda: Projector(set_weight(float("nan"), 0)), r"3\.weight: a norm that is not finite"),
         (lambda: Projector(nn.Linear(1, 3), per="row"), "weight: one entry to each norm"),
         (lambda: Projector(net().to("meta")), "no values to measure.*initialise"),
@@ -96,37 +99,33 @@ def with_head(gain: float, axis: int = 0, **more: float) -> Any:
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_an_output_layer_that_starts_near_zero_needs_a_choice(axis: int) -> None:
-    words = r"^head: an output layer that starts near zero.*output='free' or exclude=\['head'\].*'project'"
-    with pytest.raises(ValueError, match=words):
-        Projector(with_head(0.029, axis))
-    with pytest.raises(ValueError, match=words):
-        Projector(with_head(0.01, axis, other=1.0))  # a policy beside its values
-    Projector(with_head(0.01, axis), exclude=["head"])
-    assert Projector(with_head(0.01, axis), output="free").plan.names("project") == ["hidden"]
+def test_an_output_layer_that_starts_near_zero_may_grow(axis: int) -> None:
+    for model in (with_head(0.029, axis), with_head(0.01, axis, other=1.0)):  # a policy beside its values
+        plan = Projector(model).plan
+        assert plan.names("grow") == ["head"]
+        assert plan.rows[1].radius == pytest.approx(2.0)  # √4 rows: entries of 1/√fan_in
+    assert Projector(with_head(0.01, axis), exclude=["head"]).plan.names("grow") == []
+    assert Projector(with_head(0.01, axis), output="free").plan.names("project", "grow") == ["hidden"]
     meant = Projector(with_head(0.01, axis), output="project")
     assert meant.plan.names("project") == ["hidden", "head"]
-    Projector(with_head(1.0, axis)).load_state_dict(meant.state_dict())  # the same setting, chosen or not
+    assert re.match(r"head: pinned at 0\.01 of.*output='grow'.*gains='small'", meant.plan.advice[0])
+    assert f"note: {meant.plan.advice[0]}" in str(meant.plan)
+    Projector(with_head(1.0, axis)).load_state_dict(meant.state_dict())  # the same treatment, chosen or not
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_an_output_layer_that_starts_small_is_warned_of(axis: int) -> None:
-    words = r"^head: an output layer that starts small, entries of 0\.13/√fan_in.*output='free' or exclude"
-    with pytest.warns(UserWarning, match=words) as caught:
-        Projector(with_head(0.13, axis))
-    assert caught[0].filename == __file__  # the line that built it
-    Projector(with_head(0.15, axis))
-    Projector(with_head(0.13, axis), output="project")
-    Projector(with_head(0.1, axis, mean=0.58))  # σ of a noisy layer beside its μ
-    frozen = with_head(0.01, axis)
-    frozen.head.requires_grad_(False)  # it may be thawed later
-    with pytest.raises(ValueError, match="starts near zero"):
-        Projector(frozen)
+def test_an_output_layer_that_starts_small_may_grow(axis: int) -> None:
+    assert Projector(with_head(0.13, axis)).plan.names("grow") == ["head"]
+    assert Projector(with_head(0.15, axis)).plan.names("grow") == []
+    assert Projector(with_head(0.13, axis), output="project").plan.names("grow") == []
+    noisy = Projector(with_head(0.1, axis, mean=0.58)).plan  # σ of a noisy layer beside its μ
+    assert noisy.names("grow") == []
+    assert noisy.names("project") == ["hidden", "head", "mean"]
 
 
 @pytest.mark.parametrize(("make", "size"), [(nn.Linear, 0.58), (nn.Conv2d, 0.58), (nn.Embedding, 16.0)])
 def test_layers_as_pytorch_starts_them_are_not_small(make: Any, size: float) -> None:
-    """The figures that the warning compares with: RMS entry · √fan_in."""
+    """The figures that the default compares with: RMS entry · √fan_in."""
     torch.manual_seed(0)
     layer = make(256, 64, 1) if make is nn.Conv2d else make(256, 64) if make is nn.Linear else make(64, 256)
     assert layer.weight.norm().item() / 8 == pytest.approx(size, rel=0.02)

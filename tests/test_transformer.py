@@ -49,9 +49,9 @@ def test_it_converts_and_everything_is_projected(form: dict[str, object]) -> Non
     assert {row.name for row in table.of(Role.SCALE_INVARIANT)} == {
         f"blocks.{i}.{name}.weight" for i in (0, 1) for name in ("attention.query", "attention.key", "up")
     }
-    free = {row.name for row in nap.Projector(net).plan.rows if row.action == "free"}
-    matrices = {name for name, p in net.named_parameters() if p.ndim == 2}
-    assert not free & matrices  # tables of tokens and positions, too
+    projector = nap.Projector(net, output="project", embeddings="project", branches="project")
+    matrices = [name for name, p in net.named_parameters() if p.ndim == 2]
+    assert projector.plan.names("project") == matrices  # tables of tokens and positions, too
 
 
 def test_signals_start_with_unit_variance() -> None:

@@ -49,7 +49,7 @@ def test_every_role_is_told_apart():
         assert found[name] == role, name
     before = nap.weight_groups(model)
     assert {before[n].role for n in ("joint.weight", "output.weight")} == {Role.WEIGHT}
-    seen = set(found.values()) | {Role.WEIGHT, Role.UNNORMALISED}  # the last one has a test of its own
+    seen = set(found.values()) | {Role.WEIGHT, Role.UNNORMALISED, Role.GAIN}  # the last two: other tests
     assert seen == set(Role)
     assert {Role.AFFINE, Role.BIAS}.isdisjoint(WEIGHT_ROLES)
 

@@ -153,6 +153,11 @@ class Inspection:
     projection: ProjectionPlan | None  # for the converted copy; None where there is a problem
     problems: tuple[str, ...]
 
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What projection costs where weights start small, and the ways out; no problem by itself."""
+        return () if self.projection is None else self.projection.advice
+
     def __str__(self) -> str:
         state = "as it is" if self.plan.problems else "after step 1"
         parts = ["Step 1: normalise", str(self.plan), ""]
@@ -169,6 +174,7 @@ class Inspection:
             "plan": json.loads(self.plan.to_json()),
             "projection": projection,
             "problems": list(self.problems),
+            "advice": list(self.advice),
         }
 
 

@@ -27,12 +27,15 @@ class Role(StrEnum):
     UNNORMALISED = "un-normalised"  # enters a nonlinearity as it is: excluded, accepted or a router
     EMBEDDING = "embedding"  # a look-up table that no norm of its own follows
     AFFINE = "affine"  # scale or offset of a norm
+    GAIN = "gain"  # the number that step 1 put in front of a layer that started small
     BIAS = "bias"  # any other vector or number
     WEIGHT = "weight"  # a matrix whose use was never traced: only nap.normalize_ or nap.plan can tell
     UNUSED = "unused"  # the example forward never touched it
 
 
-WEIGHT_ROLES = frozenset(set(Role) - {Role.AFFINE, Role.BIAS})
+WEIGHT_ROLES = frozenset(set(Role) - {Role.AFFINE, Role.GAIN, Role.BIAS})
+
+Place = Literal["tokens", "branch"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Weight:
     stacked: int = 0  # leading axes that list independent weights, such as experts
     part: Literal["scale", "offset"] | None = None  # for AFFINE
     homogeneous: bool | None = None  # for AFFINE: only ReLU-like activations follow; None: not traced
+    place: Place | None = None  # a table whose rows the input chooses; the last matrix of a residual branch
 
 
 class WeightTable(Mapping[str, Weight]):

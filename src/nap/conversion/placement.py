@@ -11,10 +11,13 @@ from typing import Literal
 from torch import nn
 
 from nap.conversion.typed import made
+from nap.norms.gain import GAIN
 from nap.norms.norm import CHILD, Eps, Layout, Section
 from nap.weights import Weight, WeightTable
 
-Action = Literal["normalise output", "normalise input", "normalise attention", "normalise recurrence"]
+Action = Literal[
+    "normalise output", "normalise input", "normalise attention", "normalise recurrence", "scale input"
+]
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Options:
     eps: Eps = "relative"
     exclude: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
+    gains: Literal["none", "small"] | tuple[str, ...] = "none"
 
     def __post_init__(self) -> None:
         choices = {
@@ -50,6 +54,10 @@ class Options:
             raise ValueError(f"qk_norm={self.qk_norm!r} is not a choice; use one of True, False")
         if self.eps != "relative" and not (isinstance(self.eps, (int, float)) and 0 <= self.eps < 1):
             raise ValueError(f"eps={self.eps!r} must be 'relative' or a number in [0, 1)")
+        if isinstance(self.gains, str) and self.gains not in ("none", "small"):
+            raise ValueError(
+                f"gains={self.gains!r} is not a choice; use none, small or a list of module names"
+            )
         for name in ("exclude", "allow"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(
@@ -80,6 +88,7 @@ class Placement:
     zero: tuple[str, ...] = ()  # biases that become zero and frozen
     subtract: str | None = None  # a bias that is cancelled where the norm covers a part
     like: str = ""  # a parameter in front of it: its dtype and device, where the module has none
+    radius: float = 0.0  # of a gain: the fan-in radius, at which a weight of zeros gets a direction
 
     def __post_init__(self) -> None:
         weights = [p for p in self.remove if p in self.weights or p.rpartition(".")[2] == "weight"]
@@ -97,12 +106,19 @@ class Placement:
         """Whether the module of this name carries its norm."""
         module = modules.get(self.module)
         inside = self.action in ("normalise attention", "normalise recurrence")
-        return module is not None and (inside or CHILD in module._modules)
+        return module is not None and (inside or self.child in module._modules)
+
+    @property
+    def child(self) -> str:
+        """The name under which it hangs on its module."""
+        return GAIN if self.action == "scale input" else CHILD
 
     @property
     def what(self) -> str:
         if self.action in ("normalise attention", "normalise recurrence"):
             return self.action
+        if self.action == "scale input":
+            return f"gain of {self.gain:g}, and its weight at full norm"
         kind = "LayerNorm" if self.centre else "RMSNorm"
         where = "its input" if self.action == "normalise input" else "its output"
         heads = {s.name: s.head for s in self.sections if s.name and s.head}

@@ -9,6 +9,7 @@ from torch import nn
 
 from nap.flow.homogeneity import NEAR
 from nap.flow.record import Flow
+from nap.norms.gain import Gain
 from nap.norms.norm import CHILD, FusedNorm
 from nap.weights import Role, Weight, WeightTable, is_bare_vector
 
@@ -32,6 +33,9 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         after = f", before {', '.join(sorted(followers))}" if followers else ""
         reason, relus = f"{part} of a norm{after}", norm not in flow.curved
         return Weight(name, Role.AFFINE, reason, part=part, homogeneous=relus)  # type: ignore[arg-type]
+    owner = model.get_submodule(name.rpartition(".")[0])
+    if isinstance(owner, Gain):
+        return Weight(name, Role.GAIN, "scales what enters its layer, or leaves its table")
     if name not in flow.seen:
         role = Role.BIAS if is_bare_vector(model, name, parameter) else Role.UNUSED
         return Weight(name, role, "the example forward does not use it")
@@ -46,6 +50,7 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         Role.JOINT,
         out_axis=flow.out_axis.get(name, 0),
         stacked=min(flow.stacked.get(name, 0), parameter.ndim - 2),
+        place="tokens" if name in flow.chosen else None,
     )
     degree = flow.degrees.get(name)
     if degree is None:
@@ -58,6 +63,8 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         return replace(shape, role=Role.OUTPUT, reason=tied or "reaches the output with no norm after it")
     if name in flow.tables:
         return replace(shape, role=Role.EMBEDDING, reason="a table that rows are looked up in")
+    if _ends_branch(flow, model, name, sites):
+        shape = replace(shape, place="branch")
     if sinks == {"linear"}:
         return replace(shape, role=Role.CHAIN, reason="feeds another weight linearly")
     norms = [getattr(model.get_submodule(site), CHILD, None) for site in sites]
@@ -70,3 +77,10 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
             return replace(shape, role=Role.UNNORMALISED, reason=f"enters {where} as it is")
         return replace(shape, role=Role.OUTPUT, reason=f"reaches the output through {where}")
     return replace(shape, reason="normalised together with other terms of a sum")
+
+
+def _ends_branch(flow: Flow, model: nn.Module, name: str, sites: Sequence[str]) -> bool:
+    """Whether it is the last matrix of a residual branch: what it makes is added to the stream as it is."""
+    found = [model.get_submodule(site) for site in sites if site in flow.branches]
+    last = [m.out_proj.weight if isinstance(m, nn.MultiheadAttention) else None for m in found]
+    return any(weight is None or weight is model.get_parameter(name) for weight in last)

@@ -12,9 +12,11 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from nap.conversion.gains import rescale_
 from nap.conversion.placement import Placement, Plan
 from nap.flow.special import NORMALIZED_RECURRENT
 from nap.norms.attention import NormalizedMultiheadAttention, normalize_attention_
+from nap.norms.gain import GAIN, GAIN_HOOK, Gain, scale_input, scale_rows
 from nap.norms.norm import CHILD, HOOK, FusedNorm, Norm, Source, keep_zero, normalise_input, normalise_output
 from nap.norms.recurrent import normalize_recurrent_
 from nap.weights import PLAN_ATTRIBUTE
@@ -60,13 +62,15 @@ def check(model: nn.Module, plan: Plan) -> None:
                 f"the plan expects {placement.module!r} to be a {placement.role}, but it is {found}: "
                 "the plan was made for another model; make a new one with nap.plan(model, args)"
             )
-        if CHILD in module._modules or isinstance(
+        if placement.child in module._modules or isinstance(
             module, (NormalizedMultiheadAttention, *NORMALIZED_RECURRENT)
         ):
             raise ValueError(
                 f"{placement.module!r} already carries a norm: this plan has been applied to the model; "
                 "nap.plan(model, args) says what is still missing"
             )
+        if placement.action == "scale input":
+            continue
         on_output = placement.action == "normalise output"
         sizes = ("out_features", "out_channels") if on_output else ("num_features",)
         width = next((getattr(module, size) for size in sizes if hasattr(module, size)), placement.width)
@@ -105,6 +109,9 @@ def _insert_(module: nn.Module, placement: Placement, undo: list[Undo], like: to
             module, centre=placement.centre, scale=placement.scale, offset=placement.offset, eps=placement.eps
         )
         return
+    if placement.action == "scale input":
+        _insert_gain_(module, placement, undo, like)
+        return
     module.add_module(CHILD, build_norm(module, placement, like).train(module.training))
     if placement.action == "normalise input":
         module._forward_pre_hooks[HOOK] = normalise_input
@@ -121,6 +128,18 @@ def _insert_(module: nn.Module, placement: Placement, undo: list[Undo], like: to
     module._forward_hooks[HOOK] = normalise_output
     if placement.zero:
         module._load_state_dict_post_hooks[HOOK] = keep_zero
+
+
+def _insert_gain_(module: nn.Module, placement: Placement, undo: list[Undo], like: torch.Tensor) -> None:
+    for path in placement.weights:
+        parameter = module.get_parameter(path)
+        undo.append(_restore_parameter(parameter))
+        rescale_(parameter.data, placement)
+    module.add_module(GAIN, Gain(placement.gain, device=like.device, dtype=like.dtype).train(module.training))
+    if isinstance(module, nn.Embedding):
+        module._forward_hooks[GAIN_HOOK] = scale_rows
+    else:
+        module._forward_pre_hooks[GAIN_HOOK] = scale_input
 
 
 def build_norm(module: nn.Module, placement: Placement, like: torch.Tensor) -> Norm | FusedNorm:

@@ -60,6 +60,7 @@ def follow_lookup(call: Call) -> Value:
     rec.flow.tables |= table.sources
     if not index.data:
         return replace(table, index=False)
+    rec.flow.chosen |= table.sources
     carry = rec.parametric(Use(table.sources, call.name), [index])
     return Value(data=True, carry=carry, degrees=sum_degrees([table, index]), pending=index.pending)
 

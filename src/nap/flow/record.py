@@ -70,6 +70,8 @@ class Flow:
     added: set[str] = field(default_factory=set)  # parameters that are added to data
     scaled: set[str] = field(default_factory=set)  # parameters that multiply data elementwise
     tables: set[str] = field(default_factory=set)  # parameters that rows are looked up in
+    chosen: set[str] = field(default_factory=set)  # tables whose rows the input chooses, such as tokens'
+    branches: set[str] = field(default_factory=set)  # modules whose result is added to a residual stream
     inline: set[str] = field(default_factory=set)  # modules in which a norm is written out
     stacked: dict[str, int] = field(default_factory=dict)  # parameter → leading axes that list weights
     out_axis: dict[str, int] = field(default_factory=dict)  # parameter → axis of output features

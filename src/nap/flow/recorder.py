@@ -22,6 +22,7 @@ from nap.flow import effects, special
 from nap.flow.call import Call
 from nap.flow.operations import operation_name
 from nap.flow.record import Flow, Frame, Use
+from nap.flow.streams import SUMS, Streams
 from nap.flow.values import CONSTANT, NO_CARRY, Carry, Value, held_tensors, merge, tensors_in
 from nap.norms.norm import CHILD, FusedNorm
 
@@ -47,6 +48,7 @@ class Recorder(TorchFunctionMode):
         self.modules = dict(model.named_modules())
         self.ndims = {name: p.ndim for name, p in model.named_parameters()}
         self.values: dict[int, Value] = {}
+        self.streams = Streams()
         self.alive: list[Tensor] = []  # ids stay unique only while their tensors live
         self.frames: list[Frame] = []
         self.ancestors: dict[int, frozenset[int]] = {}
@@ -110,12 +112,15 @@ class Recorder(TorchFunctionMode):
         self.muted -= special.is_opaque(module)
         if self.muted:
             return None
-        if special.is_opaque(module):
-            special.follow(self, module, frame, args, kwargs, output)
         tensors = list(tensors_in(output))
+        if special.is_opaque(module):
+            self.streams.begin(tensors_in((args, kwargs)))
+            special.follow(self, module, frame, args, kwargs, output)
+            self.streams.end(tensors)
         if isinstance(module, nn.Identity) and isinstance(output, Tensor):
             output = output.clone()
             self.put(output, self.value(args[0]).relabel(slot=frame.site))
+            self.streams.same(args[0], output)
             return output
         if isinstance(output, Tensor):
             return self._leave(frame, output)
@@ -137,6 +142,7 @@ class Recorder(TorchFunctionMode):
             self.flow.uses[c.key].output = output
         clone = output.clone()  # later in-place operations must not touch what gradients are taken of
         self.put(clone, value)
+        self.streams.same(output, clone)
         return clone
 
     def _unite(self, frame: Frame, output: Tensor, value: Value) -> Value:
@@ -150,6 +156,7 @@ class Recorder(TorchFunctionMode):
             inner[0].axis,
             inner[0].spatial,
         )
+        self.streams.united(united, value.carry, output)
         for c in value.carry:
             self.flow.sinks[c.site].add("sum")
         value = replace(value, carry=frozenset([united]))
@@ -167,6 +174,9 @@ class Recorder(TorchFunctionMode):
         operands = [self.value(t) for t in tensors]
         self.flow.seen.update(name for v in operands if not v.data for name in v.sources)
         self.cut = False
+        self.streams.begin(tensors)
+        if name in SUMS:
+            self.flow.branches |= self.streams.branches(tensors, operands)
         outcome = effects.follow(Call(self, name, args, kwargs, tensors, operands))
         if self.cut and not _in_place(func, args, kwargs):
             args, kwargs = self._cut((args, kwargs))
@@ -174,6 +184,7 @@ class Recorder(TorchFunctionMode):
         results = list(tensors_in(out))
         if name in ("setitem", "copy", "set_data") and not results:
             results = [args[0]]
+        self.streams.end(results)
         for i, result in enumerate(results):
             self.put(result, outcome(i, result) if callable(outcome) else outcome)
             if args and result is args[0] and result._is_view() and id(result._base) in self.values:
@@ -211,6 +222,7 @@ class Recorder(TorchFunctionMode):
             raise ValueError("the example inputs hold no tensor, so nothing can be followed")
         for tensor in found:
             self.put(tensor, Value(data=True))
+            self.streams.input(tensor)
 
     def outputs(self, tree: Any) -> None:
         found = list(held_tensors(tree))
@@ -233,6 +245,7 @@ class Recorder(TorchFunctionMode):
         self.operations += 1
         carry = Carry(frame.site, frame.call, self.operations)
         self.flow.uses[carry.key] = use
+        self.streams.made(carry)
         for value in operands:
             self.sink(value.carry, "linear")
             for pending in value.pending:

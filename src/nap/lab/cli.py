@@ -198,7 +198,11 @@ def _inspect(options: argparse.Namespace) -> int:
         model,
         args,
         kwargs,
-        projector={"per": options.per, "output": options.output, "affine": options.projector_affine},
+        projector={
+            "per": options.per,
+            "affine": options.projector_affine,
+            **{policy: getattr(options, policy) for policy in ("output", "embeddings", "branches")},
+        },
         **{name: getattr(options, name) for name in step1},
     )
     print(json.dumps(found.to_json(), indent=2) if options.json else found)

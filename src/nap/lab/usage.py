@@ -176,12 +176,21 @@ def _add_inspect(commands: Commands) -> None:
     step1.add_argument("--over", choices=["sample", "position"], default="sample")
     step1.add_argument("--no-qk-norm", dest="qk_norm", action="store_false", help="leave attention alone")
     step1.add_argument("--rnn", choices=["error", "layernorm"], default="error")
+    step1.add_argument("--gains", choices=["none", "small"], default="none")
     step1.add_argument("--eps", type=_eps, default="relative", help="'relative' (the default) or a number")
     step1.add_argument("--exclude", action="append", default=[], metavar="MODULE", help="repeatable")
     step1.add_argument("--allow", action="append", default=[], metavar="PROBLEM", help="repeatable")
     step2 = inspect.add_argument_group("step 2: as in nap.Projector")
     step2.add_argument("--per", choices=["tensor", "row"], default="tensor")
-    step2.add_argument("--output", choices=["project", "free"], default="project")
+    for policy, of in (
+        ("output", "the output layer"),
+        ("embeddings", "look-up tables"),
+        ("branches", "the last matrix of each residual branch"),
+    ):
+        choices = ["project", "grow", "free"]
+        step2.add_argument(
+            f"--{policy}", choices=choices, help=f"what becomes of {of}; by default as it is best"
+        )
     step2.add_argument(
         "--projector-affine",
         choices=["free", "joint", "decay"],

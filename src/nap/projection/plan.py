@@ -9,10 +9,12 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from nap.projection.advice import advice
+from nap.projection.policies import Policies, Sizes, fan_in_radius, treat
 from nap.projection.sphere import norms_of
 from nap.weights import WEIGHT_ROLES, Role, Weight, WeightTable
 
-Action = Literal["project", "joint", "decay", "free"]
+Action = Literal["project", "grow", "joint", "decay", "free"]
 Excluded = str | nn.Parameter | nn.Module
 NamePair = tuple[str | None, str | None]
 
@@ -27,6 +29,7 @@ _WHY = {
     Role.WEIGHT: "not traced; Algorithm 1 takes every weight",
     Role.UNUSED: "the example forward never used it; treated like any other weight",
 }
+_BY_ROW = "the function stays the same only where BatchNorm follows"
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class ProjectionRow:
     role: Role
     action: Action
     reason: str
-    radius: float | None = None  # ‖W‖ of the whole tensor as first measured
+    radius: float | None = None  # ‖W‖ of the whole tensor: as first measured, or up to where it may grow
     norms: int = 0  # how many norms are kept apart: 1, or one for each row or expert
 
     def at(self, radius: Tensor | None) -> ProjectionRow:
@@ -54,6 +57,7 @@ class ProjectionPlan:
     """Every parameter of a model with what a `Projector` does to it; `print` it to read it."""
 
     rows: tuple[ProjectionRow, ...]
+    advice: tuple[str, ...] = ()  # what it costs, and the way out
 
     def names(self, *actions: Action) -> list[str]:
         """The parameters that get one of these treatments, or all, in the model's order."""
@@ -61,7 +65,7 @@ class ProjectionPlan:
 
     def at(self, radii: Mapping[str, Tensor]) -> ProjectionPlan:
         """This plan with the radii of those that have one."""
-        return ProjectionPlan(tuple(row.at(radii.get(row.name)) for row in self.rows))
+        return replace(self, rows=tuple(row.at(radii.get(row.name)) for row in self.rows))
 
     def __str__(self) -> str:
         wide = max([len(row.name) for row in self.rows] + [9])
@@ -69,9 +73,9 @@ class ProjectionPlan:
         for row in self.rows:
             radius = "" if row.radius is None else f"{row.radius:.4g}"
             apart = f" ({row.norms} norms)" if row.norms > 1 else ""
-            verb = {"project": "projected", "free": "left free"}.get(row.action, row.action)
+            verb = {"project": "projected", "grow": "grows", "free": "left free"}.get(row.action, row.action)
             lines.append(f"{row.name:{wide}}  {radius:>9}  {row.role:15}  {verb}{apart}: {row.reason}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"note: {line}" for line in self.advice)])
 
     def to_json(self) -> list[dict[str, Any]]:
         return [asdict(row) for row in self.rows]
@@ -79,36 +83,47 @@ class ProjectionPlan:
 
 def decide(
     table: WeightTable,
-    parameters: Mapping[str, Tensor],
+    sizes: Sizes,
+    ndims: Mapping[str, int],
     left_out: Collection[str],
     *,
     per: str,
-    output: str | None,
+    policies: Policies,
     affine: Action,
 ) -> ProjectionPlan:
     """What happens to every parameter of a model: free where left out, else by the policy for its role."""
-    return ProjectionPlan(
-        tuple(
-            ProjectionRow(name, row.role, "free", "excluded")
-            if name in left_out
-            else ProjectionRow(name, row.role, *policy(row, parameters[name].ndim, per, output, affine))
-            for name, row in table.items()
-        )
-    )
+
+    def treated(row: Weight) -> tuple[Action, str]:
+        if row.name in left_out:
+            return "free", "excluded"
+        if row.role is Role.AFFINE:
+            reasons = {"joint": "scale and offset together to norm √d", "decay": "pulled towards (1, 0)"}
+            return affine, reasons.get(affine, "affine='free'")
+        if not is_weight(row, ndims[row.name]):
+            return "free", "learnable gain of its layer" if row.role is Role.GAIN else "not a weight"
+        action, why = treat(row, sizes, policies, table)
+        by_row = per == "row" and row.role in (Role.SCALE_INVARIANT, Role.NORMALISED)
+        return action, why or (_BY_ROW if by_row else _WHY[row.role])
+
+    rows = [ProjectionRow(name, row.role, *treated(row)) for name, row in table.items()]
+    pinned = [table[row.name] for row in rows if row.action == "project"]
+    return ProjectionPlan(tuple(rows), advice(pinned, sizes, table))
 
 
-def policy(row: Weight, ndim: int, per: str, output: str | None, affine: Action) -> tuple[Action, str]:
-    """What to do with a parameter of this role, and the reason: the policy that `Projector` states."""
-    if row.role is Role.AFFINE:
-        reasons = {"joint": "scale and offset together to norm √d", "decay": "pulled towards (1, 0)"}
-        return affine, reasons.get(affine, "affine='free'")
-    if row.role not in WEIGHT_ROLES or (row.role is Role.UNUSED and ndim < 2):
-        return "free", "not a weight"
-    if row.role is Role.OUTPUT and output == "free":
-        return "free", "output='free'"
-    if per == "row" and row.role in (Role.SCALE_INVARIANT, Role.NORMALISED):
-        return "project", "the function stays the same only where BatchNorm follows"
-    return "project", _WHY[row.role]
+def is_weight(row: Weight, ndim: int) -> bool:
+    """Whether step 2 has a norm of it to keep."""
+    return row.role in WEIGHT_ROLES and (row.role is not Role.UNUSED or ndim >= 2)
+
+
+def measured(
+    table: WeightTable, parameters: Mapping[str, Tensor], left_out: Collection[str], per: str
+) -> Sizes:
+    """The norms of all weights, and those of entries of 1/√fan_in."""
+    rows = [
+        row for name, row in table.items() if name not in left_out and is_weight(row, parameters[name].ndim)
+    ]
+    norms = {row.name: norms_to_keep(row, parameters[row.name], per) for row in rows}
+    return Sizes(norms, {row.name: fan_in_radius(row, parameters[row.name], norms[row.name]) for row in rows})
 
 
 def names_in(model: nn.Module, exclude: Excluded | Iterable[Excluded]) -> set[str]:

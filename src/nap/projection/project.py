@@ -14,17 +14,21 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from nap.norms.gain import Gain
 from nap.norms.norm import Norm
 from nap.projection import refusals
 from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
 from nap.projection.lost import Lost
 from nap.projection.names import bare_names, bare_state, counterparts
-from nap.projection.outputs import check_output
-from nap.projection.plan import Excluded, ProjectionPlan, decide, names_in, norms_to_keep, pairs_of
+from nap.projection.plan import Excluded, ProjectionPlan, decide, measured, names_in, pairs_of
+from nap.projection.policies import Choice, Policies
+from nap.projection.resuming import comparable, settings_of, taken_over
 from nap.projection.sphere import norms_like, project_tensors_
 from nap.projection.updates import AfterStep, by_count, hooks_on
 from nap.sharded import reshard_, sharded_parts
 from nap.weights import weight_groups
+
+ADDED = (Norm, Gain)  # modules of step 1
 
 
 class Projector:
@@ -32,16 +36,23 @@ class Projector:
 
     `plan` says what happens to each parameter. The policy, by role (`nap.weight_groups`):
 
-    - weights of every kind are projected. For scale-invariant and normalised ones this leaves the
-      function as it is; for joint and chain weights and embeddings it fixes a scale that the paper's
-      "for parameter W_l in network" fixes too. Matrices that were not traced or not reached (σ of a
-      noisy layer in eval mode) count as weights. Each tensor has its own radius, so μ and σ of a
-      noisy layer have two; tied weights are projected once.
-    - the output layer is projected too, which pins the scale of the logits: in the long run that is
-      what helps, but `output="free"` suits a head that must grow. One that starts near zero (RMS entry
-      below 0.03/√fan_in, such as a policy head with gain 0.01) would be pinned there, and is refused
-      until you choose: "free", or "project" where you mean it. One below 0.14/√fan_in, a quarter of
-      PyTorch's own, is warned of.
+    - weights of every kind are projected, but for the three below. For scale-invariant and normalised
+      ones this leaves the function as it is; for joint and chain weights it fixes a scale that the
+      paper's "for parameter W_l in network" fixes too. Matrices that were not traced or not reached (σ
+      of a noisy layer in eval mode) count as weights. Each tensor has its own radius, so μ and σ of a
+      noisy layer have two; tied weights are projected once. What is all zeros is free until it has
+      grown to its fan-in radius, where entries have an RMS of 1/√fan_in.
+    - `output`, the layer that makes the logits or values. Projecting it pins their scale: in continual
+      learning that is what helps, and so it is the default where no tokens are looked up; there one that
+      starts small (RMS entry below 0.14/√fan_in, a quarter of PyTorch's own, or a policy head with gain
+      0.01) may grow up to its fan-in radius. In a language model it is free by default, and so is the
+      table that it is tied to: logits must grow.
+    - `embeddings`, the other look-up tables: free where tokens are looked up, else projected.
+    - `branches`, the last matrix of each residual branch, whose result is added to the stream with no
+      norm behind it: one that starts below half its fan-in radius (0.02/√(2·blocks), or zero) may grow
+      up to there, others are projected.
+      Each of the three takes "project", "grow" or "free"; where step 1 put a gain in front of a layer
+      (`gains="small"`), its matrix is projected by default.
     - scale and offset of norms are left alone (`affine="free"`, enough for most runs of the paper),
       put at joint norm √d ("joint", exact where only ReLU-like activations follow), or pulled towards
       (1, 0) ("decay"). A norm that feeds the output layer sets the scale of the output: under
@@ -84,46 +95,59 @@ class Projector:
         *,
         every: int = 1,
         per: Literal["tensor", "row"] = "tensor",
-        output: Literal["project", "free"] | None = None,
+        output: Choice | None = None,
+        embeddings: Choice | None = None,
+        branches: Choice | None = None,
         affine: Literal["free", "joint", "decay"] = "free",
         decay: float = 1e-3,
         exclude: Excluded | Iterable[Excluded] = (),
     ):
         refusals.check_model(model)
-        refusals.check_options(every, decay, per=per, output=output, affine=affine)
+        chosen: dict[str, Any] = {"output": output, "embeddings": embeddings, "branches": branches}
+        refusals.check_options(every, decay, per=per, affine=affine, **chosen)
+        self._policies = Policies(**chosen)
         self._shards = sharded_parts(model)
         reshard_(self._shards)
         parameters, table = refusals.readable_parameters(model), weight_groups(model)
         left_out = names_in(model, exclude)
-        plan = decide(table, parameters, left_out, per=per, output=output, affine=affine)
-        refusals.check_fit(plan, parameters, output)
+        self._table, self._sizes = table, measured(table, parameters, left_out, per)
+        ndims = {name: parameter.ndim for name, parameter in parameters.items()}
+        plan = decide(table, self._sizes, ndims, left_out, per=per, policies=self._policies, affine=affine)
+        refusals.check_fit(plan, self._policies)
         self._pairs = pairs_of([table[name] for name in plan.names("joint", "decay")])
         if affine == "joint":
             refusals.check_joint(self._pairs, table, parameters)
-        weights = [table[name] for name in plan.names("project")]
         if per == "row":
-            refusals.check_rows(weights)
-        self._radii = {row.name: norms_to_keep(row, parameters[row.name], per) for row in weights}
-        refusals.check_radii(self._radii, parameters)
-        self.plan: ProjectionPlan = plan.at(self._radii)
-        if output is None:
-            check_output(self.plan, table, parameters)
-        acted = plan.names("project", "joint", "decay")
+            refusals.check_rows([table[name] for name in plan.names("project", "grow")])
         self._settings: dict[str, Any] = {"every": every, "per": per, "affine": affine}
-        self._settings |= {"output": output or "project"}
+        self._settings |= settings_of(self._policies)
         self._settings |= {"decay": decay} if affine == "decay" else {}
-        self._shapes = {name: parameters[name].shape for name in acted}
-        slots = {
+        self._all_shapes = {name: parameter.shape for name, parameter in parameters.items()}
+        self._all_slots = {
             name: (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in table
         }
-        self._slots = {name: slots[name] for name in acted}
         self._norms = {  # those of step 1: an optimizer made before it does not hold them
-            name: slot for name, slot in slots.items() if isinstance(slot[0], Norm) and name not in left_out
+            name: slot
+            for name, slot in self._all_slots.items()
+            if isinstance(slot[0], ADDED) and name not in left_out
         }
+        self._updates: dict[str, int | Tensor] = {}
+        self._follow_plan_(plan)
+        refusals.check_radii(self._radii, parameters)
         self._model = model
-        self._updates: dict[str, int | Tensor] = dict.fromkeys(acted, 0)
         self._hooks: list[AfterStep] = []
         self._lost = Lost()
+
+    def _follow_plan_(self, plan: ProjectionPlan) -> None:
+        """Radii, counts and places of all that this plan acts on."""
+        kept = {row.name: row.action for row in plan.rows if row.action in ("project", "grow")}
+        self._radii = {name: self._sizes.radius(name, action) for name, action in kept.items()}
+        self._growing = frozenset(plan.names("grow"))
+        self.plan: ProjectionPlan = plan.at(self._radii)
+        acted = plan.names("project", "grow", "joint", "decay")
+        self._slots = {name: self._all_slots[name] for name in acted}
+        self._shapes = {name: self._all_shapes[name] for name in acted}
+        self._updates = {name: self._updates.get(name, 0) for name in acted}
 
     def project_(self, other: nn.Module | None = None) -> None:
         """Project now. It counts as no update, and needs no optimizer.
@@ -143,7 +167,7 @@ class Projector:
             self._project_own_(self._trainable(self._slots))
         else:
             reshard_(sharded_parts(other))
-            shapes = {name: self._shapes[name] for name in self.plan.names("project", "joint")}
+            shapes = {name: self._shapes[name] for name in self.plan.names("project", "grow", "joint")}
             self._act_(counterparts(other, bare_names(self.plan.names()), shapes))
 
     def _project_own_(self, held: Mapping[Any, Tensor], when: Tensor | None = None) -> None:
@@ -166,10 +190,12 @@ class Projector:
     def _act_(self, held: Mapping[Any, Tensor], when: Tensor | None = None) -> dict[str, Tensor]:
         """Write into these, and return their radii as they lie on the device."""
         radii = {name: self._radii[name].to(held[name].device) for name in held if name in self._radii}
-        weights = {name: held[name] for name in radii}
-        norms = project_tensors_(list(weights.values()), list(radii.values()), when=when)
-        if self._lost.is_due(norms):
-            self._lost.warn(weights, radii)
+        for ceiling in (False, True):
+            weights = {name: held[name] for name in radii if (name in self._growing) is ceiling}
+            limits = [radii[name] for name in weights]
+            norms = project_tensors_(list(weights.values()), limits, when=when, ceiling=ceiling)
+            if not ceiling and self._lost.is_due(norms):
+                self._lost.warn(weights, radii)
         rule: Any = partial(joint_scale_offset, stacked=1)
         if self._settings["affine"] == "decay":
             rule = partial(decay_scale_offset, decay=self._settings["decay"])
@@ -247,7 +273,7 @@ class Projector:
         return {name: int(count) for name, count in self._updates.items()}
 
     def norm_ratios(self) -> dict[str, float]:
-        """‖W‖/ρ by name; of a weight with several norms, the ratio furthest from one."""
+        """‖W‖/ρ by name, below one for what still grows; of several norms, the ratio furthest from one."""
         ratios = {}
         reshard_(self._shards)
         for name, radius in self._radii.items():
@@ -269,13 +295,25 @@ class Projector:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over radii and counts; a state from another model or other settings is refused.
 
-        Names may differ by what wrappers add: a compiled or parallel model takes the state of a plain one.
+        What the policies left to the default (project, grow or free) is taken over too: a run goes on as it
+        was begun. Names may differ by what wrappers add: a compiled or parallel model takes the state of a
+        plain one.
         """
         bare, saved = bare_names(self.plan.names()), bare_state(state)
-        refusals.check_state(bare_state(self.state_dict()), saved)
-        refusals.check_saved_radii(saved["radii"], saved["updates"])
+        before, updates = self.plan, self._updates
+        self._follow_plan_(taken_over(before, self._table, self._policies, bare, saved))
+        try:
+            refusals.check_state(*comparable(bare_state(self.state_dict()), saved, self._policies))
+            refusals.check_saved_radii(saved["radii"], saved["updates"])
+        except ValueError:
+            self._updates = updates
+            self._follow_plan_(before)
+            raise
         self._radii = {name: saved["radii"][bare[name]].clone() for name in self._radii}
         self._updates = {name: int(saved["updates"][bare[name]]) for name in self._updates}
+        self.plan = self.plan.at(self._radii)
+        for hook in self._hooks:
+            hook.look_again()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_hooks": [], "_updates": self.updates}

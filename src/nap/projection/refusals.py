@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from nap.projection.names import shortened
 from nap.projection.plan import NamePair, ProjectionPlan, pairs_of
+from nap.projection.policies import Policies
 from nap.projection.sphere import norms_of
 from nap.weights import Role, Weight, WeightTable
 
@@ -36,7 +37,7 @@ def check_options(every: int, decay: float, **choices: str | None) -> None:
     """Refuse settings that mean nothing."""
     allowed: dict[str, list[str | None]] = {
         "per": ["tensor", "row"],
-        "output": ["project", "free", None],
+        **{name: ["project", "grow", "free", None] for name in ("output", "embeddings", "branches")},
         "affine": ["free", "joint", "decay"],
     }
     for option, value in choices.items():
@@ -58,15 +59,18 @@ def readable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return parameters
 
 
-def check_fit(plan: ProjectionPlan, parameters: Mapping[str, Tensor], output: str | None) -> None:
-    """Refuse a plan that would do nothing, or guess at the output layer."""
-    acted = plan.names("project", "joint", "decay")
+def check_fit(plan: ProjectionPlan, policies: Policies) -> None:
+    """Refuse a plan that would do nothing, or guess at the output layer, the tables or the branches."""
+    acted = plan.names("project", "grow", "joint", "decay")
     if not acted:
         refuse([], "no parameter of the model is left to project", "exclude less")
-    untraced = [row.name for row in plan.rows if row.role is Role.WEIGHT and row.action == "project"]
-    if untraced and output == "free":
-        way = "call nap.normalize_(model, example_inputs) first, or name the head in exclude=[...] instead"
-        refuse(untraced, "never traced, so output='free' cannot tell which is the output layer", way)
+    untraced = [row.name for row in plan.rows if row.role is Role.WEIGHT and row.action != "free"]
+    what = {"output": "the output layer", "embeddings": "a table", "branches": "the end of a branch"}
+    for option, choice in policies.chosen().items():
+        if untraced and choice != "project":
+            way = "call nap.normalize_(model, example_inputs) first, or name the weights in exclude=[...]"
+            why = f"never traced, so {option}={choice!r} cannot tell which is {what[option]}"
+            refuse(untraced, why, way)
 
 
 def check_joint(pairs: Sequence[NamePair], table: WeightTable, parameters: Mapping[str, Tensor]) -> None:
@@ -104,8 +108,6 @@ def check_radii(radii: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -
         refuse(single, "one entry to each norm, so a fixed norm leaves only a sign to learn")
     if bad := [name for name, r in radii.items() if not r.isfinite().all()]:
         refuse(bad, "a norm that is not finite", f"repair its values, or exclude={bad!r}")
-    if zero := [name for name, r in radii.items() if not (r > 0).all()]:
-        refuse(zero, "a zero norm (of the whole, a row or an expert), so there is no direction to keep")
 
 
 def check_saved_radii(radii: Mapping[str, Any], updates: Mapping[str, Any]) -> None:

@@ -42,7 +42,11 @@ def norms_like(radius: Tensor, weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def project_tensors_(
-    weights: Sequence[Tensor], radii: Sequence[Tensor], *, when: Tensor | None = None
+    weights: Sequence[Tensor],
+    radii: Sequence[Tensor],
+    *,
+    when: Tensor | None = None,
+    ceiling: bool = False,
 ) -> list[Tensor]:
     """W ← ρ·W/‖W‖ in place (Algorithm 1), with no word from the device to the host.
 
@@ -53,6 +57,7 @@ def project_tensors_(
 
     Args:
         when: a truth value on the device; where it is False nothing changes.
+        ceiling: only what has grown beyond its radius goes back to it, W ← W·min(1, ρ/‖W‖).
 
     >>> weight = torch.tensor([[3.0, 4.0]])
     >>> project_tensors_([weight], [torch.tensor([[1.0]])])
@@ -67,10 +72,12 @@ def project_tensors_(
             whole[weight.device, weight.dtype].append((weight, radius))
         else:
             found.append(norms_like(radius, weight))
-            weight.mul_(replicated_like(factors_to(radius, found[-1], when), weight))
+            factor = factors_to(radius, found[-1], when, ceiling=ceiling)
+            weight.mul_(replicated_like(factor, weight))
     for (device, dtype), pairs in whole.items():
         tensors = [weight for weight, _ in pairs]
-        fused = _fused() if device.type == "cuda" and not torch.compiler.is_compiling() else None
+        own = device.type == "cuda" and not ceiling and not torch.compiler.is_compiling()
+        fused = _fused() if own else None
         if fused is not None and fused.fits(tensors, [radius for _, radius in pairs]):
             fused.project_(tensors, [radius for _, radius in pairs], when)
             continue
@@ -79,7 +86,7 @@ def project_tensors_(
         else:
             summed = torch._foreach_norm(tensors, 2, dtype=_summed(tensors[0]))
             norms = torch.stack(summed).to(_real(dtype))
-        factors = factors_to(torch.cat([radius.reshape(1) for _, radius in pairs]), norms, when)
+        factors = factors_to(torch.cat([r.reshape(1) for _, r in pairs]), norms, when, ceiling=ceiling)
         # a factor with an axis (not a bare number) makes half-precision products round once, from float32
         torch._foreach_mul_(tensors, list(factors.unsqueeze(1).unbind()))
         found.append(norms)
@@ -163,9 +170,11 @@ def _summed(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float64 if has_double else torch.float32)
 
 
-def factors_to(radius: Tensor | float, norm: Tensor, when: Tensor | None = None) -> Tensor:
-    """ρ/‖W‖, or 1 where a norm is zero or not finite, or where `when` is False."""
-    usable = (norm > 0) & norm.isfinite()
+def factors_to(
+    radius: Tensor | float, norm: Tensor, when: Tensor | None = None, *, ceiling: bool = False
+) -> Tensor:
+    """ρ/‖W‖, or 1 where a norm is zero or not finite, where `when` is False, or below a `ceiling`."""
+    usable = (norm > (radius if ceiling else 0)) & norm.isfinite()
     if when is not None:
         usable = usable & when.to(norm.device, non_blocking=True)
     return torch.where(usable, (radius / norm).to(norm.dtype), 1.0)

@@ -75,6 +75,10 @@ class AfterStep:
             self._names, self._held = self._find(optimizer), held
         self._follow(self._names, was_real(optimizer))
 
+    def look_again(self) -> None:
+        """The plan has changed: find the names of what the optimizer holds anew."""
+        self._names = self._find(self.optimizer)
+
     def attach(self) -> None:
         self._handle = self.optimizer.register_step_post_hook(self)
 
