@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,12 +19,14 @@ from nap.lab.rainbow.variants import FOUR, LAYER_NORM, NAP, NAP_LINEAR, RAINBOW,
 from nap.lab.runs.work import NotFinite
 from tiny_agents import TINY, agent, finished
 
+JOINT = replace(NAP, name="NaP, joint noise", noise="joint")
+
 
 def values(net: torch.nn.Module) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in net.named_parameters()}
 
 
-@pytest.mark.parametrize("variant", [RAINBOW, NAP], ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", [RAINBOW, NAP, JOINT], ids=lambda v: v.name)
 def test_an_update_is_what_one_does_by_hand(variant: Variant) -> None:
     """Sample by sample, with an ordinary Adam, on the batch and noise that the same seed gives."""
     run = agent(variant)
@@ -41,7 +44,7 @@ def test_an_update_is_what_one_does_by_hand(variant: Variant) -> None:
     optimizer = torch.optim.Adam(before.parameters(), lr=2e-3, eps=settings.adam_eps, foreach=False)
     optimizer.load_state_dict(moments)
     optimizer.param_groups[0].update(lr=2e-3, fused=False)
-    projector = nap.Projector(before) if variant.project else None
+    projector = nap.Projector(before, noise=variant.noise) if variant.project else None
     losses = []
     for i in range(settings.batch_size):
         state, after = batch.states[i : i + 1].float(), batch.next_states[i : i + 1].float()
@@ -108,7 +111,7 @@ def test_frames_are_counted_and_rates_follow_the_schedule() -> None:
     assert cosine(100) == pytest.approx(1e-6)
 
 
-@pytest.mark.parametrize("variant", FOUR, ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", [*FOUR, JOINT], ids=lambda v: v.name)
 def test_what_each_variant_does_to_norms(variant: Variant) -> None:
     run = agent(variant, learning_rate=3e-3)
     table = nap.weight_groups(run.learner.online)
@@ -120,9 +123,14 @@ def test_what_each_variant_does_to_norms(variant: Variant) -> None:
     moved = max((after[name] - before[name]).norm().item() for name in names)
     assert moved > 0.1
     if variant.project:
-        assert all(abs(ratio - 1) < 1e-5 for ratio in grown.values())
+        ratios = run.learner.projector.norm_ratios()  # type: ignore[union-attr]
+        assert ratios.keys() == grown.keys()
+        assert all(abs(ratio - 1) < 1e-5 for ratio in ratios.values())
     else:
         assert max(grown.values()) > 1.02
+    if variant.noise == "joint":
+        shares = [abs(ratio - 1) for name, ratio in grown.items() if "sigma" in name]
+        assert min(shares) > 1e-3
     has_norm = any("nap_norm" in name for name in after)
     assert has_norm == variant.norm
     assert ("effective_rate" in rows[-1]) == variant.norm

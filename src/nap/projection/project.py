@@ -18,9 +18,10 @@ from nap.norms.norm import Norm
 from nap.projection import refusals
 from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
 from nap.projection.names import bare_names, bare_state, counterparts
+from nap.projection.noisy import norms_together, project_together_, shared, state_with_noise, with_noise
 from nap.projection.outputs import check_output
-from nap.projection.plan import Excluded, ProjectionPlan, decide, names_in, norms_to_keep, pairs_of
-from nap.projection.sphere import norms_like, project_tensors_
+from nap.projection.plan import Excluded, NamePair, ProjectionPlan, decide, names_in, norms_to_keep, pairs_of
+from nap.projection.sphere import project_tensors_
 from nap.projection.updates import AfterStep, by_count, hooks_on
 from nap.sharded import reshard_, sharded_parts
 from nap.weights import weight_groups
@@ -34,8 +35,11 @@ class Projector:
     - weights of every kind are projected. For scale-invariant and normalised ones this leaves the
       function as it is; for joint and chain weights and embeddings it fixes a scale that the paper's
       "for parameter W_l in network" fixes too. Matrices that were not traced or not reached (σ of a
-      noisy layer in eval mode) count as weights. Each tensor has its own radius, so μ and σ of a
-      noisy layer have two; tied weights are projected once.
+      noisy layer in eval mode) count as weights. Tied weights are projected once.
+    - means and noise of a noisy layer, μ(x) + σ(x ⊙ ε) ⊙ ε' in any spelling, share one radius
+      (`noise="joint"`): what normalises the layer cancels their common scale alone, so their share may
+      move, and noise be learnt away. With `noise="separate"` each has its own, which pins the noise for
+      good; with "free" the means are projected and the noise is not.
     - the output layer is projected too, which pins the scale of the logits: in the long run that is
       what helps, but `output="free"` suits a head that must grow. One that starts near zero (RMS entry
       below 0.03/√fan_in, such as a policy head with gain 0.01) would be pinned there, and is refused
@@ -86,14 +90,16 @@ class Projector:
         output: Literal["project", "free"] | None = None,
         affine: Literal["free", "joint", "decay"] = "free",
         decay: float = 1e-3,
+        noise: Literal["joint", "separate", "free"] = "joint",
         exclude: Excluded | Iterable[Excluded] = (),
     ):
-        refusals.check_options(every, decay, per=per, output=output, affine=affine)
+        refusals.check_options(every, decay, per=per, output=output, affine=affine, noise=noise)
         self._shards = sharded_parts(model)
         reshard_(self._shards)
         parameters, table = refusals.readable_parameters(model), weight_groups(model)
         left_out = names_in(model, exclude)
         plan = decide(table, parameters, left_out, per=per, output=output, affine=affine)
+        plan, self._noisy = with_noise(plan, table, parameters, noise)
         refusals.check_fit(plan, parameters, output)
         self._pairs = pairs_of([table[name] for name in plan.names("joint", "decay")])
         if affine == "joint":
@@ -102,6 +108,7 @@ class Projector:
         if per == "row":
             refusals.check_rows(weights)
         self._radii = {row.name: norms_to_keep(row, parameters[row.name], per) for row in weights}
+        self._radii |= shared(self._radii, self._noisy)
         refusals.check_radii(self._radii, parameters)
         self.plan: ProjectionPlan = plan.at(self._radii)
         if output is None:
@@ -110,6 +117,7 @@ class Projector:
         self._settings: dict[str, Any] = {"every": every, "per": per, "affine": affine}
         self._settings |= {"output": output or "project"}
         self._settings |= {"decay": decay} if affine == "decay" else {}
+        self._settings |= {"noise": noise} if any(row.beside for row in table.values()) else {}
         self._shapes = {name: parameters[name].shape for name in acted}
         slots = {
             name: (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in table
@@ -155,21 +163,30 @@ class Projector:
             for name, parameter in held.items()
             if not parameter.requires_grad and not (after_step and parameter.grad is not None)
         }
-        if frozen and self._settings["affine"] == "joint":  # a pair moves as one
-            frozen |= {name for pair in self._pairs if frozen.intersection(pair) for name in pair if name}
+        if frozen:  # a pair moves as one
+            frozen |= {name for pair in self._together if frozen.intersection(pair) for name in pair if name}
         return {name: held[name] for name in held if name not in frozen} if frozen else held
 
     @torch.no_grad()
     def _act_(self, held: Mapping[Any, Tensor], when: Tensor | None = None) -> dict[str, Tensor]:
         """Write into these, and return their radii as they lie on the device."""
         radii = {name: self._radii[name].to(held[name].device) for name in held if name in self._radii}
-        project_tensors_([held[name] for name in radii], list(radii.values()), when=when)
+        pairs = [pair for pair in self._noisy if all(name in radii for name in pair)]
+        alone = [name for name in radii if name not in {name for pair in pairs for name in pair}]
+        project_tensors_([held[name] for name in alone], [radii[name] for name in alone], when=when)
+        groups = [(held[mean], held[noise]) for mean, noise in pairs]
+        project_together_(groups, [radii[mean] for mean, _ in pairs], when=when)
         rule: Any = partial(joint_scale_offset, stacked=1)
         if self._settings["affine"] == "decay":
             rule = partial(decay_scale_offset, decay=self._settings["decay"])
-        pairs = [(held.get(s), held.get(o)) for s, o in self._pairs if s in held or o in held]
-        apply_(rule, pairs, when=when)
+        affine = [(held.get(s), held.get(o)) for s, o in self._pairs if s in held or o in held]
+        apply_(rule, affine, when=when)
         return radii
+
+    @property
+    def _together(self) -> list[NamePair]:
+        """The parameters that move as one: scale and offset under the joint rule, means and their noise."""
+        return [*(self._pairs if self._settings["affine"] == "joint" else []), *self._noisy]
 
     def _parameter(self, name: str) -> Tensor:
         # looked up at each call: .to(), a change of dtype and FSDP may put another tensor in its place
@@ -203,8 +220,7 @@ class Projector:
         refusals.check_unchanged(self._model, self.plan)
         reshard_(self._shards)
         names = {id(self._parameter(name)): name for name in self._slots}
-        together = self._pairs if self._settings["affine"] == "joint" else []
-        refusals.check_one(optimizer, self._model, names, together)
+        refusals.check_one(optimizer, self._model, names, self._together)
         held = refusals.held_by(optimizer)
         return [name for key, name in names.items() if key in held]
 
@@ -244,8 +260,9 @@ class Projector:
         """‖W‖/ρ by name; of a weight with several norms, the ratio furthest from one."""
         ratios = {}
         reshard_(self._shards)
+        shares = {name: pair for pair in self._noisy for name in pair}
         for name, radius in self._radii.items():
-            norm = norms_like(radius, self._parameter(name))
+            norm = norms_together(radius, map(self._parameter, shares.get(name, (name,))))
             ratio = (norm / radius.to(norm.device)).flatten()
             ratios[name] = ratio[(ratio - 1).abs().argmax()].item()
         return ratios
@@ -266,6 +283,8 @@ class Projector:
         Names may differ by what wrappers add: a compiled or parallel model takes the state of a plain one.
         """
         bare, saved = bare_names(self.plan.names()), bare_state(state)
+        pairs = [(bare[mean], bare[noise]) for mean, noise in self._noisy]
+        saved = state_with_noise(saved, self._settings, pairs)
         refusals.check_state(bare_state(self.state_dict()), saved)
         self._radii = {name: saved["radii"][bare[name]].clone() for name in self._radii}
         self._updates = {name: int(saved["updates"][bare[name]]) for name in self._updates}

@@ -28,6 +28,7 @@ def check_options(every: int, decay: float, **choices: str | None) -> None:
         "per": ["tensor", "row"],
         "output": ["project", "free", None],
         "affine": ["free", "joint", "decay"],
+        "noise": ["joint", "separate", "free"],
     }
     for option, value in choices.items():
         if value not in allowed[option]:

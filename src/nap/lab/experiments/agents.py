@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import torch
 
@@ -32,6 +32,8 @@ class Playing(Agent):
     """frames of games other than the built-in ones, if those are only to be tried, by one agent; or 0"""
     seeds: int = 4
     """agents of each arm and game; seeds count from 0"""
+    noise: Literal["joint", "separate", "free"] = "separate"
+    """NaP's noisy layers: one norm for means and noise together, one for each, or the noise left free"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,6 +44,10 @@ class Playing(Agent):
     def agent(self) -> Agent:
         """The agent's own settings among these."""
         return Agent(**{field.name: getattr(self, field.name) for field in fields(Agent)})
+
+    def projected(self, variant: Variant) -> Variant:
+        """The variant with these settings' policy for noise, where it has a use for one."""
+        return replace(variant, noise=self.noise) if variant.project else variant
 
     def only_tries(self, game: str) -> bool:
         """Whether this game is here to see that it runs."""
@@ -65,7 +71,8 @@ def _single(experiment: str, config: Playing, game: str, variant: Variant, seed:
     if variant.schedule == "linear":
         tags["end_at"] = variant.end_at
     frames = config.smoke if config.only_tries(game) else config.frames
-    what = AgentRun(variant, config.agent(), (game,), frames, config.intervals, seed, tags=tags)
+    variant, agent = config.projected(variant), config.agent()
+    what = AgentRun(variant, agent, (game,), frames, config.intervals, seed, tags=tags)
     return agent_run(f"{game} {variant.name} seed {seed}", what)
 
 

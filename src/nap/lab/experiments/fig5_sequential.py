@@ -62,7 +62,7 @@ def _run(config: Sequence, variant: Variant, games: tuple[str, ...], seed: int) 
     if len(games) == 1:
         tags |= {"visit": config.games.index(games[0]), "cycle": 1}
     what = AgentRun(
-        replace(variant, decay=config.decay),
+        replace(config.projected(variant), decay=config.decay),
         config.agent(),
         games,
         config.frames,

@@ -33,6 +33,7 @@ class Variant:
     affine: Literal["free", "joint", "decay"] = "free"  # scales and offsets, where weights are projected
     output: Literal["project", "free"] = "project"
     decay: float = 1e-3  # how far scales and offsets are pulled back at each update, if they are
+    noise: Literal["joint", "separate", "free"] = "separate"  # radii of noisy layers' means and noise
 
     def rate(self, peak: float, updates: int) -> Callable[[int], float]:
         """The learning rate of each update, counted from 0, in a training of so many."""
@@ -57,7 +58,9 @@ class Variant:
             nap.normalize_(net, (example, net.noise(1)), eps=EPS)
         projector = None
         if self.project:
-            projector = nap.Projector(net, affine=self.affine, output=self.output, decay=self.decay)
+            projector = nap.Projector(
+                net, affine=self.affine, output=self.output, decay=self.decay, noise=self.noise
+            )
         return Built(net, projector)
 
 
