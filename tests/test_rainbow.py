@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import nap
-from nap.lab.rainbow import c51
+from nap.lab.rainbow import c51, measure
 from nap.lab.rainbow.run import RainbowRun
 from nap.lab.rainbow.variants import FOUR, LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
 from nap.lab.runs.work import NotFinite
@@ -229,3 +229,55 @@ def test_settings_are_checked() -> None:
         agent(learn_start=23)  # nothing could be drawn yet
     assert finished(agent(learn_start=24, lanes=8))
     assert TINY.replay == 2_000
+
+
+def test_rare_projections_come_at_their_time() -> None:
+    run = agent(replace(JOINT, every=5), learning_rate=3e-3)
+    learner = run.learner
+    assert learner.projector is not None
+    run.advance()
+    away: dict[int, float] = {}
+    for _ in range(11):
+        learner.update(3e-3, 0.5)
+        ratios = learner.projector.norm_ratios().values()
+        away[learner.updates] = max(abs(ratio - 1) for ratio in ratios)
+    assert [update for update, far in away.items() if far < 1e-6] == [u for u in away if u % 5 == 0]
+    assert max(away.values()) > 1e-4
+
+
+def test_weight_decay_is_adamw_s_and_of_weights_alone() -> None:
+    """θ − η·(λ·θ + step) for weights; the rest is left to Adam."""
+    plain, decayed = (agent(replace(LAYER_NORM, weight_decay=decay)) for decay in (0.0, 0.5))
+    for run in (plain, decayed):
+        run.advance()
+    decayed.learner.load_state_dict(copy.deepcopy(plain.learner.state_dict()))
+    decayed.replay.load_state_dict(copy.deepcopy(plain.replay.state_dict()))
+    before = values(plain.learner.online)
+    for run in (plain, decayed):
+        run.learner.generator.manual_seed(3)
+        run.learner.update(1e-2, 0.5)
+    ours, theirs = values(decayed.learner.online), values(plain.learner.online)
+    for name, old in before.items():
+        expected = theirs[name] - 1e-2 * 0.5 * old if old.ndim > 1 else theirs[name]
+        torch.testing.assert_close(ours[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_without_offsets_norms_have_scales_alone() -> None:
+    names = {name for name, _ in agent(replace(NAP, offsets=False)).learner.online.named_parameters()}
+    assert any(name.endswith("nap_norm.weight") for name in names)
+    assert not any(name.endswith("nap_norm.bias") for name in names)
+
+
+def test_rates_of_noisy_layers_are_those_of_means_and_noise_together() -> None:
+    run = agent(JOINT, learning_rate=3e-3)
+    finished(run)
+    rows = {row["layer"]: row for row in measure.by_layer(run.learner)}
+    mean, noise = rows["value.mu.weight"], rows["value.sigma.weight"]
+    assert noise["noise_of"] == "value.mu.weight"
+    assert mean["joint_norm"] == pytest.approx(math.hypot(mean["norm"], noise["norm"]))
+    assert mean["joint_rate"] == pytest.approx(run.learner.rate.item() / mean["joint_norm"], rel=1e-5)
+    own = [rows[name]["effective_rate"] for name in ("torso.0.weight", "torso.2.weight")]
+    joint = [rows[f"{layer}.mu.weight"]["joint_rate"] for layer in ("value", "advantage")]
+    typical = math.exp(sum(map(math.log, [*own, *joint])) / 4)
+    states = run.replay.sample(8, run.learner.generator).states
+    assert measure.numbers(run.learner, states)["effective_rate"] == pytest.approx(typical, rel=1e-5)

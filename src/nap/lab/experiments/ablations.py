@@ -17,7 +17,6 @@ ArmName = Literal[
     "NaP, projected rarely",
     "NaP, no offsets",
     "LayerNorm",
-    "LayerNorm, no offsets",
     "LayerNorm, weight decay",
     "Rainbow",
     "Rainbow, weight decay",

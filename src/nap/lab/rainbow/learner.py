@@ -32,6 +32,7 @@ class Learner:
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.projector, self.replay, self.settings = built.projector, replay, settings
         self.project_every, self._decay = built.every, built.weight_decay
+        self.joint_noise = built.joint_noise
         self.parameters: list[Tensor] = list(self.online.parameters())
         self.device = replay.mass.device
         self.atoms = c51.support(settings.atoms, settings.limit, self.parameters[0])

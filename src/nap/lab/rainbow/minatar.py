@@ -1,8 +1,8 @@
-"""MinAtar: five Atari games made small, 10×10 squares with a channel for each kind of thing (Young & Tian 2019).
+"""MinAtar: five Atari games made small, 10×10 with a channel for each kind of thing (Young & Tian 2019).
 
-The games are those of the package MinAtar, as they are: sticky actions with probability 0.1 and difficulty that
-ramps up, both its own defaults. No game has lives. Its modules of the games need numpy alone and are loaded
-by themselves, for the package as a whole imports matplotlib and seaborn, which it draws with.
+The games are those of the package MinAtar, as they are: sticky actions with probability 0.1 and difficulty
+that ramps up, both its own defaults. No game has lives. Its modules of the games need numpy alone and are
+loaded by themselves, for the package as a whole imports matplotlib and seaborn, which it draws with.
 """
 
 from __future__ import annotations

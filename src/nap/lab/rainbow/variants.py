@@ -65,7 +65,8 @@ class Variant:
             projector = nap.Projector(
                 net, affine=self.affine, output=self.output, decay=self.decay, noise=self.noise
             )
-        return Built(net, projector, self.every, self.weight_decay)
+        joint = self.project and self.noise == "joint"
+        return Built(net, projector, self.every, self.weight_decay, joint)
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Built:
     projector: nap.Projector | None
     every: int = 1
     weight_decay: float = 0.0
+    joint_noise: bool = False  # noisy layers have one radius
 
 
 RAINBOW = Variant("Rainbow")
