@@ -70,7 +70,7 @@ EXPERIMENT = Experiment(
     shows="Projecting every 1,000 updates is as good as after each; removing offsets may help; weight decay "
     "hurts agents that learn values.",
     scales={
-        "demo": replace(_ablations(minatar.DEMO), rarely=50),
+        "demo": replace(_ablations(minatar.DEMO), frames=8_000, rarely=50),
         "small": _ablations(minatar.SMALL),
         "paper": replace(
             _ablations(fig3.PAPER), games=("boxing", "freeway", "pong"), frames=20_000_000, noise="joint"

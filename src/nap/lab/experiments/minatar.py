@@ -30,12 +30,16 @@ SMALL = replace(PAPER, frames=1_000_000, intervals=20, seeds=5)
 DEMO = replace(
     PAPER,
     games=(BREAKOUT,),
-    frames=20_000,
+    frames=10_000,
     intervals=10,
     replay=20_000,
     learn_start=480,
-    target_every=250,
-    learning_rate=1e-3,
+    target_every=50,
+    steps_per_update=8,
+    learning_rate=4e-3,
+    hidden=32,
+    atoms=21,
+    limit=5.0,
     seeds=3,
 )
 TUNING = Tuning(metric="score", rates=(1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3), changes={"intervals": 4})

@@ -26,7 +26,7 @@ EXPERIMENT = Experiment(
     "initialised one; without NaP it does not.",
     scales={
         "demo": replace(
-            sequence_of(minatar.DEMO), games=(minatar.BREAKOUT, "minatar/asterix"), frames=8_000, intervals=5
+            sequence_of(minatar.DEMO), games=(minatar.BREAKOUT, "minatar/asterix"), frames=3_000, intervals=5
         ),
         "small": replace(_PAPER, frames=500_000, intervals=10, seeds=5),
         "paper": replace(_PAPER, frames=2_000_000, intervals=20),
