@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from nap.lab.experiments.experiment import experiments
 from nap.lab.models.rainbow_net import RainbowNet
 from nap.lab.rainbow import minatar
 from nap.lab.rainbow.games import MINATAR, make
@@ -175,3 +177,23 @@ def test_an_agent_learns_breakout() -> None:
     rows = finished(RainbowRun(what, CPU))
     assert rows[0]["score"] < 0.8
     assert rows[-1]["score"] > 1.2
+
+
+def test_one_game_decides_the_learning_rate_of_all() -> None:
+    experiment = experiments(["minatar"])["minatar"]
+    config = replace(experiment.scales["small"], games=("minatar/asterix", BREAKOUT), first_seed=7, seeds=2)
+    runs = experiment.runs(config)
+    assert {(run.tuned_as, run.decides) for run in runs} == {
+        (arm, game == BREAKOUT)
+        for arm in ("rainbow", "layernorm", "nap", "nap-schedule")
+        for game in config.games
+    }
+    assert [run.name for run in runs[:2]] == [
+        "minatar-asterix-rainbow-seed-7",
+        "minatar-asterix-rainbow-seed-8",
+    ]
+    assert [list(run.config.seeds) for run in runs[:2]] == [[7], [8]]
+    apart = experiment.runs(replace(config, tuned_on=""))
+    assert {run.tuned_as for run in apart} >= {"minatar-asterix-nap", "minatar-breakout-nap"}
+    assert all(run.decides for run in apart)
+    assert {run.config.variant.noise for run in runs if run.config.variant.project} == {"joint"}

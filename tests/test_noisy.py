@@ -94,7 +94,7 @@ def test_only_the_common_scale_of_means_and_noise_is_cancelled(form: str) -> Non
             weights[name].data /= 3.0
 
 
-def trained(model: nn.Module, policy: Any, steps: int = 60) -> tuple[list[dict[str, Tensor]], list[float]]:
+def trained(model: Any, policy: Any, steps: int = 60) -> tuple[list[dict[str, Tensor]], list[float]]:
     """Weights after each step of Adam with a projection, and how far each projection moved the outputs."""
     projector = nap.Projector(model, noise=policy)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from torch import nn
 
@@ -13,6 +14,7 @@ from nap.flow.record import Flow
 from nap.norms.norm import CHILD, FusedNorm
 from nap.weights import Role, Weight, WeightTable, is_bare_vector
 
+_Half = tuple[str, Literal["mean", "noise"], str]  # a weight, what it is, and the other one
 _BY_ITSELF = (Role.SCALE_INVARIANT, Role.NORMALISED, Role.EMBEDDING, Role.BIAS, Role.AFFINE)
 _CARE = (Role.UNUSED, Role.SCALE_INVARIANT, Role.NORMALISED)  # from the freest claim to the most careful
 
@@ -37,7 +39,8 @@ def _noisy(flows: Sequence[Flow], rows: Mapping[str, Weight]) -> dict[str, Weigh
             continue
         degrees = [flow.degrees.get(noise + KEY, NEAR) for flow in flows if noise in flow.noise]
         exact = rows[noise].role is Role.JOINT and set(degrees) == {NEAR}
-        for name, part, other in ((mean, "mean", noise), (noise, "noise", mean)):
+        halves: tuple[_Half, ...] = ((mean, "mean", noise), (noise, "noise", mean))
+        for name, part, other in halves:
             why = f"a norm cancels its scale together with {other}'s" if exact else rows[name].reason
             reason = f"{'means' if part == 'mean' else 'noise'} of a noisy layer; {why}"
             changed[name] = replace(rows[name], part=part, beside=other, reason=reason)

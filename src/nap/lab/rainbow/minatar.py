@@ -58,8 +58,9 @@ class MinAtar:
         some = self._games[0]
         self._meant = np.arange(ACTIONS) if full_actions else np.array(some.minimal_action_set())
         self.actions = len(self._meant)
-        self.shape = (CHANNELS if full_actions else some.state_shape()[2], SIDE, SIDE)
-        self._boards = np.zeros((count, SIDE, SIDE, self.shape[0]), bool)
+        channels = CHANNELS if full_actions else int(some.state_shape()[2])
+        self.shape: tuple[int, ...] = (channels, SIDE, SIDE)
+        self._boards = np.zeros((count, SIDE, SIDE, channels), bool)
         self._sent: np.ndarray | None = None
         self.reset(0)
 
@@ -179,6 +180,6 @@ def _loaded(value: Any) -> Any:
 
 
 def _saved_random(random: np.random.RandomState) -> tuple[Any, ...]:
-    state: Mapping[str, Any] = random.get_state(legacy=False)  # type: ignore[assignment]
+    state: Mapping[str, Any] = random.get_state(legacy=False)
     words = torch.from_numpy(state["state"]["key"].astype(np.int64))
     return words, int(state["state"]["pos"]), int(state["has_gauss"]), float(state["gauss"])
