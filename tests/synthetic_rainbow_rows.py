@@ -47,6 +47,14 @@ def metrics(time: float, norm: float, rate: float) -> Row:
     }
 
 
+def of_layer(layer: str, norm: float, rate: float) -> Row:
+    """A noisy layer's means alone do the opposite of both parts together."""
+    if layer == "hidden":
+        together = {"joint_norm": 3 * norm, "joint_rate": 1e-4 * rate}
+        return {"norm": 3 / norm, "effective_rate": 1e-4 / rate, **together}
+    return {"norm": 3 * norm, "effective_rate": 1e-4 * rate}
+
+
 def raw(game: str, score: float) -> float:
     """A normalised score as the game counts it."""
     zero, one = ATARI57.get(game, CATCH)
@@ -65,7 +73,8 @@ def run(
             at = {frames: FRAMES * point // POINTS, "frames": FRAMES * point // POINTS}
             key = {**keys, "seed": seed, **at}
             yield {**key, "score": raw(keys["game"], factor * curve(time)), **metrics(time, norm, rate)}
-            yield {**key, "kind": "layer", "layer": "conv1", "norm": 3.0, "effective_rate": 1e-4}
+            for layer in ("conv1", "hidden"):
+                yield {**key, "kind": "layer", "layer": layer} | of_layer(layer, norm**time, rate**time)
 
 
 def fig3(as_told: bool, games: tuple[str, ...] = GAMES) -> Iterator[Row]:
@@ -117,9 +126,51 @@ def fig6(as_told: bool, games: tuple[str, ...] = GAMES) -> Iterator[Row]:
         yield from run(keys, curve)
 
 
+def minatar(as_told: bool, games: tuple[str, ...] = GAMES) -> Iterator[Row]:
+    """As `fig3`; in the opposite world Rainbow needs no LayerNorm."""
+    for row in fig3(as_told, games):
+        if not as_told and row["arm"] == "Rainbow" and "score" in row:
+            time = row["frames"] / FRAMES
+            row["score"] = raw(row["game"], early(1.3 + 0.01 * row["seed"])(time))
+        yield row | {"experiment": "minatar"}
+
+
+def ablations(as_told: bool, games: tuple[str, ...] = GAMES) -> Iterator[Row]:
+    told = {  # score, factor of the effective rate
+        "NaP": (1.0, 1 / 60),
+        "NaP, projected rarely": (0.99, 1 / 60),
+        "NaP, no offsets": (1.3, 1 / 60),
+        "LayerNorm": (1.0, 0.25),
+        "LayerNorm, weight decay": (0.4, 0.9),
+        "Rainbow": (0.9, 1.0),
+        "Rainbow, weight decay": (0.3, 1.0),
+    }
+    opposite = told | {
+        "NaP, projected rarely": (0.5, 1 / 60),
+        "NaP, no offsets": (0.6, 1 / 60),
+        "LayerNorm, weight decay": (1.2, 0.1),
+        "Rainbow, weight decay": (1.1, 1.0),
+    }
+    for (arm, (level, rate)), game in product((told if as_told else opposite).items(), games):
+        yield from run({"experiment": "ablations", "arm": arm, "game": game}, early(level), rate=rate)
+
+
+def renamed(world: Callable[..., Iterator[Row]], experiment: str) -> Callable[..., Iterator[Row]]:
+    """The rows of a world as those of another experiment."""
+
+    def rows(as_told: bool, games: tuple[str, ...] = GAMES) -> Iterator[Row]:
+        return (row | {"experiment": experiment} for row in world(as_told, games))
+
+    return rows
+
+
 WORLDS: Mapping[str, Callable[[bool], Iterator[Row]]] = {
     "fig3": fig3,
     "fig5-sequential": sequential,
     "fig5-suite": suite,
     "fig6": fig6,
+    "minatar": minatar,
+    "minatar-ends": renamed(fig6, "minatar-ends"),
+    "minatar-sequential": renamed(sequential, "minatar-sequential"),
+    "ablations": ablations,
 }

@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import torch
 
 from nap.lab.rainbow.atari import GAMES, Atari
 from nap.lab.rainbow.catch import Catch
-from nap.lab.rainbow.games import Games, Step, make, names
+from nap.lab.rainbow.games import MINATAR, Games, Step, make, names
+from nap.lab.rainbow.minatar import MinAtar
 
 COUNT = 2
 KINDS: dict[str, Callable[[], Games]] = {
@@ -23,6 +25,13 @@ KINDS: dict[str, Callable[[], Games]] = {
     "breakout": lambda: Atari("breakout", COUNT, threads=2),
 }
 STEPS = {"catch": 150, "pong, cut off early": 30, "breakout": 140}  # each sees all its games end
+LIFELESS = ("pong", "minatar")
+if find_spec("minatar") is not None:
+    KINDS |= {
+        "minatar/space_invaders": lambda: MinAtar("minatar/space_invaders", COUNT),
+        "minatar/asterix": lambda: MinAtar("minatar/asterix", COUNT, full_actions=True),
+    }
+    STEPS |= {"minatar/space_invaders": 200, "minatar/asterix": 200}
 
 
 @dataclass
@@ -110,7 +119,7 @@ def test_how_episodes_end_and_begin(played: Played) -> None:
     assert (ended >= 1).all()
     assert (terminal == (0 if "pong" in played.kind else ended)).all()
     lost = np.sum([step.life_lost for step in played.steps])
-    assert (lost == 0) == ("pong" in played.kind)  # which has no lives
+    assert (lost == 0) == played.kind.startswith(LIFELESS)  # which have no lives
 
 
 def test_the_action_after_an_end_is_ignored(played: Played) -> None:
@@ -228,7 +237,7 @@ def test_games_by_name() -> None:
     pong = make("pong", 2, full_actions=True, threads=1)
     assert isinstance(pong, Atari)
     assert (pong.count, pong.actions, pong.game) == (2, 18, "pong")
-    assert {"catch", *GAMES} < set(names())
+    assert {"catch", *MINATAR, *GAMES} < set(names())
 
 
 @pytest.mark.parametrize(

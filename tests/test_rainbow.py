@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,18 +13,20 @@ import torch
 from torch import Tensor
 
 import nap
-from nap.lab.rainbow import c51
+from nap.lab.rainbow import c51, measure
 from nap.lab.rainbow.run import RainbowRun
 from nap.lab.rainbow.variants import FOUR, LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
 from nap.lab.runs.work import NotFinite
 from tiny_agents import TINY, agent, finished
+
+JOINT = replace(NAP, name="NaP, joint noise", noise="joint")
 
 
 def values(net: torch.nn.Module) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in net.named_parameters()}
 
 
-@pytest.mark.parametrize("variant", [RAINBOW, NAP], ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", [RAINBOW, NAP, JOINT], ids=lambda v: v.name)
 def test_an_update_is_what_one_does_by_hand(variant: Variant) -> None:
     """Sample by sample, with an ordinary Adam, on the batch and noise that the same seed gives."""
     run = agent(variant)
@@ -41,7 +44,7 @@ def test_an_update_is_what_one_does_by_hand(variant: Variant) -> None:
     optimizer = torch.optim.Adam(before.parameters(), lr=2e-3, eps=settings.adam_eps, foreach=False)
     optimizer.load_state_dict(moments)
     optimizer.param_groups[0].update(lr=2e-3, fused=False)
-    projector = nap.Projector(before) if variant.project else None
+    projector = nap.Projector(before, noise=variant.noise) if variant.project else None
     losses = []
     for i in range(settings.batch_size):
         state, after = batch.states[i : i + 1].float(), batch.next_states[i : i + 1].float()
@@ -108,7 +111,7 @@ def test_frames_are_counted_and_rates_follow_the_schedule() -> None:
     assert cosine(100) == pytest.approx(1e-6)
 
 
-@pytest.mark.parametrize("variant", FOUR, ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", [*FOUR, JOINT], ids=lambda v: v.name)
 def test_what_each_variant_does_to_norms(variant: Variant) -> None:
     run = agent(variant, learning_rate=3e-3)
     table = nap.weight_groups(run.learner.online)
@@ -120,9 +123,14 @@ def test_what_each_variant_does_to_norms(variant: Variant) -> None:
     moved = max((after[name] - before[name]).norm().item() for name in names)
     assert moved > 0.1
     if variant.project:
-        assert all(abs(ratio - 1) < 1e-5 for ratio in grown.values())
+        ratios = run.learner.projector.norm_ratios()  # type: ignore[union-attr]
+        assert ratios.keys() == grown.keys()
+        assert all(abs(ratio - 1) < 1e-5 for ratio in ratios.values())
     else:
         assert max(grown.values()) > 1.02
+    if variant.noise == "joint":
+        shares = [abs(ratio - 1) for name, ratio in grown.items() if "sigma" in name]
+        assert min(shares) > 1e-3
     has_norm = any("nap_norm" in name for name in after)
     assert has_norm == variant.norm
     assert ("effective_rate" in rows[-1]) == variant.norm
@@ -221,3 +229,55 @@ def test_settings_are_checked() -> None:
         agent(learn_start=23)  # nothing could be drawn yet
     assert finished(agent(learn_start=24, lanes=8))
     assert TINY.replay == 2_000
+
+
+def test_rare_projections_come_at_their_time() -> None:
+    run = agent(replace(JOINT, every=5), learning_rate=3e-3)
+    learner = run.learner
+    assert learner.projector is not None
+    run.advance()
+    away: dict[int, float] = {}
+    for _ in range(11):
+        learner.update(3e-3, 0.5)
+        ratios = learner.projector.norm_ratios().values()
+        away[learner.updates] = max(abs(ratio - 1) for ratio in ratios)
+    assert [update for update, far in away.items() if far < 1e-6] == [u for u in away if u % 5 == 0]
+    assert max(away.values()) > 1e-4
+
+
+def test_weight_decay_is_adamw_s_and_of_weights_alone() -> None:
+    """θ − η·(λ·θ + step) for weights; the rest is left to Adam."""
+    plain, decayed = (agent(replace(LAYER_NORM, weight_decay=decay)) for decay in (0.0, 0.5))
+    for run in (plain, decayed):
+        run.advance()
+    decayed.learner.load_state_dict(copy.deepcopy(plain.learner.state_dict()))
+    decayed.replay.load_state_dict(copy.deepcopy(plain.replay.state_dict()))
+    before = values(plain.learner.online)
+    for run in (plain, decayed):
+        run.learner.generator.manual_seed(3)
+        run.learner.update(1e-2, 0.5)
+    ours, theirs = values(decayed.learner.online), values(plain.learner.online)
+    for name, old in before.items():
+        expected = theirs[name] - 1e-2 * 0.5 * old if old.ndim > 1 else theirs[name]
+        torch.testing.assert_close(ours[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_without_offsets_norms_have_scales_alone() -> None:
+    names = {name for name, _ in agent(replace(NAP, offsets=False)).learner.online.named_parameters()}
+    assert any(name.endswith("nap_norm.weight") for name in names)
+    assert not any(name.endswith("nap_norm.bias") for name in names)
+
+
+def test_rates_of_noisy_layers_are_those_of_means_and_noise_together() -> None:
+    run = agent(JOINT, learning_rate=3e-3)
+    finished(run)
+    rows = {row["layer"]: row for row in measure.by_layer(run.learner)}
+    mean, noise = rows["value.mu.weight"], rows["value.sigma.weight"]
+    assert noise["noise_of"] == "value.mu.weight"
+    assert mean["joint_norm"] == pytest.approx(math.hypot(mean["norm"], noise["norm"]))
+    assert mean["joint_rate"] == pytest.approx(run.learner.rate.item() / mean["joint_norm"], rel=1e-5)
+    own = [rows[name]["effective_rate"] for name in ("torso.0.weight", "torso.2.weight")]
+    joint = [rows[f"{layer}.mu.weight"]["joint_rate"] for layer in ("value", "advantage")]
+    typical = math.exp(sum(map(math.log, [*own, *joint])) / 4)
+    states = run.replay.sample(8, run.learner.generator).states
+    assert measure.numbers(run.learner, states)["effective_rate"] == pytest.approx(typical, rel=1e-5)

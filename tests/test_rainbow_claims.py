@@ -340,3 +340,32 @@ def test_a_shift_is_measured_against_that_of_the_schedule(delay: float) -> None:
     found = verdicts(step(row) for row in made_up.fig6(True) if "score" in row)["fig6.curves-shift"]
     assert found.effect == pytest.approx(100 * delay)
     assert found.verdict is (Verdict.HOLDS if delay else Verdict.FAILS)
+
+
+def test_a_noisy_layer_is_judged_by_means_and_noise_together() -> None:
+    """Its noise has rows of its own, which decide nothing."""
+    noise = [
+        row | {"layer": "noise", "noise_of": "hidden", "norm": 3.0, "effective_rate": 1e-4}
+        for row in made_up.minatar(True)
+        if row.get("layer") == "hidden"
+    ]
+    found = verdicts([*made_up.minatar(True), *noise])["minatar.layernorm-layer-norms"]
+    assert found.verdict is Verdict.HOLDS
+    assert set(found.parts) == {"conv1", "hidden"}
+    assert found.parts["hidden"].effect == pytest.approx(found.parts["conv1"].effect)
+
+
+def test_one_layer_that_does_not_grow_fails_the_claim_on_all() -> None:
+    rows = [row | ({"norm": 3.0} if row.get("layer") == "conv1" else {}) for row in made_up.minatar(True)]
+    found = verdicts(rows)["minatar.layernorm-layer-norms"]
+    assert found.verdict is Verdict.FAILS
+    assert "least for “conv1”" in found.what
+
+
+def test_an_agent_that_is_better_where_it_should_be_the_same_fails() -> None:
+    better = [
+        row
+        | ({"score": 2 * row["score"]} if row["arm"] == "NaP, projected rarely" and "score" in row else {})
+        for row in made_up.ablations(True)
+    ]
+    assert verdicts(better)["ablations.rare-projection-same"].verdict is Verdict.FAILS

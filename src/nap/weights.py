@@ -47,7 +47,8 @@ class Weight:
     reason: str = ""
     out_axis: int = 0  # the axis of output features: rows of a Linear, 1 for (in, out) layouts
     stacked: int = 0  # leading axes that list independent weights, such as experts
-    part: Literal["scale", "offset"] | None = None  # for AFFINE
+    part: Literal["scale", "offset", "mean", "noise"] | None = None  # of a norm, or of a noisy layer
+    beside: str | None = None  # of a noisy layer: the weight that shares its scale, the noise's or the mean's
     homogeneous: bool | None = None  # for AFFINE: only ReLU-like activations follow; None: not traced
     place: Place | None = None  # a table whose rows the input chooses; the last matrix of a residual branch
 
@@ -140,7 +141,8 @@ def _traced_rows(model: nn.Module) -> dict[str, Weight]:
             name = f"{prefix}.{row.name}" if prefix else row.name
             if row.name.startswith(lost):
                 row = Weight(row.name, Role.WEIGHT, "its norm is gone: exchanged after nap.normalize_")
-            rows.setdefault(name, replace(row, name=name))
+            beside = f"{prefix}.{row.beside}" if prefix and row.beside else row.beside
+            rows.setdefault(name, replace(row, name=name, beside=beside))
     return rows
 
 

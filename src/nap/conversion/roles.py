@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from torch import nn
 
 from nap.flow.homogeneity import NEAR
+from nap.flow.noise import KEY
 from nap.flow.record import Flow
 from nap.norms.gain import Gain
 from nap.norms.norm import CHILD, FusedNorm
 from nap.weights import Role, Weight, WeightTable, is_bare_vector
 
+_Half = tuple[str, Literal["mean", "noise"], str]  # a weight, what it is, and the other one
+_BY_ITSELF = (Role.SCALE_INVARIANT, Role.NORMALISED, Role.EMBEDDING, Role.BIAS, Role.AFFINE)
 _CARE = (Role.UNUSED, Role.SCALE_INVARIANT, Role.NORMALISED)  # from the freest claim to the most careful
 
 
@@ -22,7 +26,26 @@ def roles(model: nn.Module, flows: Sequence[Flow]) -> WeightTable:
     for name, parameter in model.named_parameters():
         found = [_role(flow, model, name, parameter) for flow in flows]
         rows[name] = max(found, key=lambda w: _CARE.index(w.role) if w.role in _CARE else len(_CARE))
-    return WeightTable(rows)
+    return WeightTable(rows | _noisy(flows, rows))
+
+
+def _noisy(flows: Sequence[Flow], rows: Mapping[str, Weight]) -> dict[str, Weight]:
+    """The rows of noisy layers, each half with the name of the other."""
+    found = {name: means for flow in flows for name, means in flow.noise.items() if len(means) == 1}
+    pairs = [(*means, name) for name, means in found.items()]
+    changed = {}
+    for mean, noise in pairs:
+        alone = [m for m, _ in pairs].count(mean) == 1 and mean not in found
+        if not alone or {rows[mean].role, rows[noise].role}.intersection(_BY_ITSELF):
+            continue
+        degrees = [flow.degrees.get(noise + KEY, NEAR) for flow in flows if noise in flow.noise]
+        exact = rows[noise].role is Role.JOINT and set(degrees) == {NEAR}
+        halves: tuple[_Half, ...] = ((mean, "mean", noise), (noise, "noise", mean))
+        for name, part, other in halves:
+            why = f"a norm cancels its scale together with {other}'s" if exact else rows[name].reason
+            reason = f"{'means' if part == 'mean' else 'noise'} of a noisy layer; {why}"
+            changed[name] = replace(rows[name], part=part, beside=other, reason=reason)
+    return changed
 
 
 def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> Weight:

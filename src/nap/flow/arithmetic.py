@@ -10,6 +10,7 @@ from nap.flow import homogeneity
 from nap.flow.call import Call, Outcome
 from nap.flow.homogeneity import MIXED, NEAR
 from nap.flow.meetings import masked
+from nap.flow.noise import multiplied, paired
 from nap.flow.operations import EPSILON, POWERS
 from nap.flow.scale import normalised_by_hand, scaled_operands
 from nap.flow.values import CONSTANT, NO_CARRY, Value, merge
@@ -29,6 +30,7 @@ def follow_sum(call: Call) -> Value:
     value = merge(operands[:1] if call.name in _SHAPED_LIKE else operands)
     if call.name in ("add", "sub", "rsub"):
         value = _shifted(call, value)
+        value = replace(value, degrees={**value.degrees, **paired(call, value)})
     if call.name == "lerp" and len(operands) == 3:
         start, end, weight = (v.degrees for v in operands)
         moved = [homogeneity.of_product([part, weight]) for part in (start, end)]
@@ -70,6 +72,10 @@ def follow_product(call: Call) -> Value:
     if any(v.data for v in operands):
         call.rec.flow.scaled.update(n for v in operands if not v.data for n in v.sources)
     value = normalised_by_hand(call, replace(merge(operands), degrees=degrees), operands)
+    zero = any(v.zero for v in operands) and call.name != "addcmul"
+    value = replace(value, noised=value.noised | multiplied(call), zero=value.zero or zero)
+    if call.name == "addcmul":
+        value = replace(value, degrees={**value.degrees, **paired(call, value)})
     return masked(call, value, call.tensors[0])
 
 

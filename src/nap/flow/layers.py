@@ -30,14 +30,17 @@ def follow_contract(call: Call) -> Value:
         values[0] = replace(values[0], data=True)  # learned tokens are an input, not a weight
     product = homogeneity.of_product([v.degrees for v in values])
     degrees = homogeneity.of_sum([product, *(v.degrees for v in added if not v.zero)])
-    out = replace(merge([*values, *added]), degrees=degrees, mask=NO_CARRY, raw=False)
+    noised = frozenset(n for v in values if not v.data for n in v.noised)
+    out = replace(merge([*values, *added]), degrees=degrees, mask=NO_CARRY, raw=False, noised=noised)
     data = [v for v in values if v.data]
     if not data:
         return out
     rec.flow.added.update(n for v in added if not v.data for n in v.sources)
     if any(v.sources and not v.data for v in values):
         _meet_powers(rec, values, factors)
-        carry = rec.parametric(parametric_use(rec, call.name, call.args, factors, values), data)
+        use = parametric_use(rec, call.name, call.args, factors, values)
+        use.linear = all(v.degrees.get(n) == 1.0 for v in values if not v.data for n in v.sources)
+        carry = rec.parametric(use, data)
         carry = carry.union(*(v.carry for v in added))
         degrees = without_scales(degrees)
         return replace(out, carry=carry, degrees=degrees, affine=frozenset(), probability=False)

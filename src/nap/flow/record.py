@@ -32,6 +32,7 @@ class Use:
     axis: int = -1  # of output features
     spatial: int = 0  # space axes of a convolution
     output: Tensor | None = None  # what the site returned
+    linear: bool = False  # the result scales with each of these parameters
 
 
 @dataclass
@@ -76,6 +77,7 @@ class Flow:
     stacked: dict[str, int] = field(default_factory=dict)  # parameter → leading axes that list weights
     out_axis: dict[str, int] = field(default_factory=dict)  # parameter → axis of output features
     seen: set[str] = field(default_factory=set)  # parameters that were used at all
+    noise: dict[str, set[str]] = field(default_factory=dict)  # noise weight → its mean, in a noisy layer
     unknown: dict[str, str] = field(default_factory=dict)  # operation → module where a producer met it
     recurrent: list[str] = field(default_factory=list)
     attention: list[str] = field(default_factory=list)  # nn.MultiheadAttention modules

@@ -47,6 +47,7 @@ class Recorder(TorchFunctionMode):
         self.names = {id(module): name for name, module in model.named_modules()}
         self.modules = dict(model.named_modules())
         self.ndims = {name: p.ndim for name, p in model.named_parameters()}
+        self.shapes = {name: p.shape for name, p in model.named_parameters()}
         self.values: dict[int, Value] = {}
         self.streams = Streams()
         self.alive: list[Tensor] = []  # ids stay unique only while their tensors live

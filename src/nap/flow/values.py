@@ -53,6 +53,7 @@ class Value:
     zero: bool = False  # all zeros: neutral in a sum
     raw: bool = False  # a parameter, perhaps moved, added or normalised, but not multiplied
     index: bool = False  # not floating point
+    noised: frozenset[str] = frozenset()  # weights that were multiplied by what no weight has made
 
     def relabel(self, **change: object) -> Value:
         """The value with every carried producer relabelled, e.g. `relabel(sliced=True)`."""
@@ -78,6 +79,7 @@ def merge(values: Iterable[Value]) -> Value:
         probability=bool(values) and all(v.probability for v in values if v.data) and data,
         zero=bool(values) and all(v.zero for v in values),
         raw=any(v.raw for v in values) and all(v.raw or not v.sources for v in values),
+        noised=none.union(*(v.noised for v in values)),
     )
 
 

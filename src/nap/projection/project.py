@@ -20,10 +20,11 @@ from nap.projection import refusals
 from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
 from nap.projection.lost import Lost
 from nap.projection.names import bare_names, bare_state, counterparts
-from nap.projection.plan import Excluded, ProjectionPlan, decide, measured, names_in, pairs_of
+from nap.projection.noisy import norms_together, project_together_, shared, state_with_noise, with_noise
+from nap.projection.plan import Excluded, NamePair, ProjectionPlan, decide, measured, names_in, pairs_of
 from nap.projection.policies import Choice, Policies
 from nap.projection.resuming import comparable, settings_of, taken_over
-from nap.projection.sphere import norms_like, project_tensors_
+from nap.projection.sphere import project_tensors_
 from nap.projection.updates import AfterStep, by_count, hooks_on
 from nap.sharded import reshard_, sharded_parts
 from nap.weights import weight_groups
@@ -36,12 +37,15 @@ class Projector:
 
     `plan` says what happens to each parameter. The policy, by role (`nap.weight_groups`):
 
-    - weights of every kind are projected, but for the three below. For scale-invariant and normalised
+    - weights of every kind are projected, but for those below. For scale-invariant and normalised
       ones this leaves the function as it is; for joint and chain weights it fixes a scale that the
       paper's "for parameter W_l in network" fixes too. Matrices that were not traced or not reached (σ
-      of a noisy layer in eval mode) count as weights. Each tensor has its own radius, so μ and σ of a
-      noisy layer have two; tied weights are projected once. What is all zeros is free until it has
-      grown to its fan-in radius, where entries have an RMS of 1/√fan_in.
+      of a noisy layer in eval mode) count as weights. Tied weights are projected once. What is all zeros
+      is free until it has grown to its fan-in radius, where entries have an RMS of 1/√fan_in.
+    - means and noise of a noisy layer, μ(x) + σ(x ⊙ ε) ⊙ ε' in any spelling, share one radius
+      (`noise="joint"`): what normalises the layer cancels their common scale alone, so their share may
+      move, and noise be learnt away. With `noise="separate"` each has its own, which pins the noise for
+      good; with "free" the means are projected and the noise is not.
     - `output`, the layer that makes the logits or values. Projecting it pins their scale: in continual
       learning that is what helps, and so it is the default where no tokens are looked up; there one that
       starts small (RMS entry below 0.14/√fan_in, a quarter of PyTorch's own, or a policy head with gain
@@ -100,11 +104,12 @@ class Projector:
         branches: Choice | None = None,
         affine: Literal["free", "joint", "decay"] = "free",
         decay: float = 1e-3,
+        noise: Literal["joint", "separate", "free"] = "joint",
         exclude: Excluded | Iterable[Excluded] = (),
     ):
         refusals.check_model(model)
         chosen: dict[str, Any] = {"output": output, "embeddings": embeddings, "branches": branches}
-        refusals.check_options(every, decay, per=per, affine=affine, **chosen)
+        refusals.check_options(every, decay, per=per, affine=affine, noise=noise, **chosen)
         self._policies = Policies(**chosen)
         self._shards = sharded_parts(model)
         reshard_(self._shards)
@@ -113,6 +118,7 @@ class Projector:
         self._table, self._sizes = table, measured(table, parameters, left_out, per)
         ndims = {name: parameter.ndim for name, parameter in parameters.items()}
         plan = decide(table, self._sizes, ndims, left_out, per=per, policies=self._policies, affine=affine)
+        plan, self._noise_pairs = with_noise(plan, table, parameters, noise)
         refusals.check_fit(plan, self._policies)
         self._pairs = pairs_of([table[name] for name in plan.names("joint", "decay")])
         if affine == "joint":
@@ -122,6 +128,7 @@ class Projector:
         self._settings: dict[str, Any] = {"every": every, "per": per, "affine": affine}
         self._settings |= settings_of(self._policies)
         self._settings |= {"decay": decay} if affine == "decay" else {}
+        self._settings |= {"noise": noise} if any(row.beside for row in table.values()) else {}
         self._all_shapes = {name: parameter.shape for name, parameter in parameters.items()}
         self._all_slots = {
             name: (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in table
@@ -143,6 +150,8 @@ class Projector:
         kept = {row.name: row.action for row in plan.rows if row.action in ("project", "grow")}
         self._radii = {name: self._sizes.radius(name, action) for name, action in kept.items()}
         self._growing = frozenset(plan.names("grow"))
+        self._noisy = [pair for pair in self._noise_pairs if all(kept.get(n) == "project" for n in pair)]
+        self._radii |= shared(self._radii, self._noisy)
         self.plan: ProjectionPlan = plan.at(self._radii)
         acted = plan.names("project", "grow", "joint", "decay")
         self._slots = {name: self._all_slots[name] for name in acted}
@@ -182,26 +191,35 @@ class Projector:
             for name, parameter in held.items()
             if not parameter.requires_grad and not (after_step and parameter.grad is not None)
         }
-        if frozen and self._settings["affine"] == "joint":  # a pair moves as one
-            frozen |= {name for pair in self._pairs if frozen.intersection(pair) for name in pair if name}
+        if frozen:  # a pair moves as one
+            frozen |= {name for pair in self._together if frozen.intersection(pair) for name in pair if name}
         return {name: held[name] for name in held if name not in frozen} if frozen else held
 
     @torch.no_grad()
     def _act_(self, held: Mapping[Any, Tensor], when: Tensor | None = None) -> dict[str, Tensor]:
         """Write into these, and return their radii as they lie on the device."""
         radii = {name: self._radii[name].to(held[name].device) for name in held if name in self._radii}
+        pairs = [pair for pair in self._noisy if all(name in radii for name in pair)]
+        together = {name for pair in pairs for name in pair}
         for ceiling in (False, True):
-            weights = {name: held[name] for name in radii if (name in self._growing) is ceiling}
-            limits = [radii[name] for name in weights]
+            alone = [n for n in radii if n not in together and (n in self._growing) is ceiling]
+            weights, limits = {name: held[name] for name in alone}, [radii[name] for name in alone]
             norms = project_tensors_(list(weights.values()), limits, when=when, ceiling=ceiling)
             if not ceiling and self._lost.is_due(norms):
                 self._lost.warn(weights, radii)
+        groups = [(held[mean], held[noise]) for mean, noise in pairs]
+        project_together_(groups, [radii[mean] for mean, _ in pairs], when=when)
         rule: Any = partial(joint_scale_offset, stacked=1)
         if self._settings["affine"] == "decay":
             rule = partial(decay_scale_offset, decay=self._settings["decay"])
-        pairs = [(held.get(s), held.get(o)) for s, o in self._pairs if s in held or o in held]
-        apply_(rule, pairs, when=when)
+        affine = [(held.get(s), held.get(o)) for s, o in self._pairs if s in held or o in held]
+        apply_(rule, affine, when=when)
         return radii
+
+    @property
+    def _together(self) -> list[NamePair]:
+        """The parameters that move as one: scale and offset under the joint rule, means and their noise."""
+        return [*(self._pairs if self._settings["affine"] == "joint" else []), *self._noisy]
 
     def _parameter(self, name: str) -> Tensor:
         # looked up at each call: .to(), a change of dtype and FSDP may put another tensor in its place
@@ -235,8 +253,7 @@ class Projector:
         refusals.check_unchanged(self._model, self.plan)
         reshard_(self._shards)
         names = {id(self._parameter(name)): name for name in self._slots}
-        together = self._pairs if self._settings["affine"] == "joint" else []
-        refusals.check_one(optimizer, self._model, names, together)
+        refusals.check_one(optimizer, self._model, names, self._together)
         held = refusals.held_by(optimizer)
         return [name for key, name in names.items() if key in held]
 
@@ -276,8 +293,9 @@ class Projector:
         """‖W‖/ρ by name, below one for what still grows; of several norms, the ratio furthest from one."""
         ratios = {}
         reshard_(self._shards)
+        shares = {name: pair for pair in self._noisy for name in pair}
         for name, radius in self._radii.items():
-            norm = norms_like(radius, self._parameter(name))
+            norm = norms_together(radius, map(self._parameter, shares.get(name, (name,))))
             ratio = (norm / radius.to(norm.device)).flatten()
             ratios[name] = ratio[(ratio - 1).abs().argmax()].item()
         return ratios
@@ -300,6 +318,8 @@ class Projector:
         plain one.
         """
         bare, saved = bare_names(self.plan.names()), bare_state(state)
+        pairs = [(bare[mean], bare[noise]) for mean, noise in self._noise_pairs]
+        saved = state_with_noise(saved, self._settings, pairs)
         before, updates = self.plan, self._updates
         self._follow_plan_(taken_over(before, self._table, self._policies, bare, saved))
         try:

@@ -39,6 +39,7 @@ def check_options(every: int, decay: float, **choices: str | None) -> None:
         "per": ["tensor", "row"],
         **{name: ["project", "grow", "free", None] for name in ("output", "embeddings", "branches")},
         "affine": ["free", "joint", "decay"],
+        "noise": ["joint", "separate", "free"],
     }
     for option, value in choices.items():
         if value not in allowed[option]:

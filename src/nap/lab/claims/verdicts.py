@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from nap.lab.claims import (
+    ablations,
     fig1,
     fig2,
     fig3,
@@ -14,6 +15,7 @@ from nap.lab.claims import (
     fig5_suite,
     fig6,
     induction,
+    minatar,
     revival,
     stats,
     strings,
@@ -35,6 +37,8 @@ CLAIMS: tuple[Claim, ...] = (
     *fig5_sequential.CLAIMS,
     *fig5_suite.CLAIMS,
     *fig6.CLAIMS,
+    *minatar.CLAIMS,
+    *ablations.CLAIMS,
     *stats.CLAIMS,
     *revival.CLAIMS,
     *walk.CLAIMS,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import torch
 
 from nap.lab.experiments.arm_runs import slug
 from nap.lab.experiments.experiment import Run
 from nap.lab.rainbow.atari import GAMES
-from nap.lab.rainbow.games import BUILT_IN, require_known
+from nap.lab.rainbow.games import BUILT_IN, MINATAR, require_known
 from nap.lab.rainbow.run import RainbowRun
 from nap.lab.rainbow.settings import Agent, AgentRun
 from nap.lab.rainbow.variants import Variant
@@ -31,17 +31,33 @@ class Playing(Agent):
     smoke: int = 0
     """frames of games other than the built-in ones, if those are only to be tried, by one agent; or 0"""
     seeds: int = 4
-    """agents of each arm and game; seeds count from 0"""
+    """agents of each arm and game"""
+    first_seed: int = 0
+    """the seed of the first of them"""
+    tuned_on: str = ""
+    """the game on which nap tune finds the learning rate of an arm, for all games; else it is one for each"""
+    noise: Literal["joint", "separate", "free"] = "separate"
+    """NaP's noisy layers: one norm for means and noise together, one for each, or the noise left free"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("frames", "intervals", "seeds"):
             check(self, name, getattr(self, name), 1)
         check(self, "smoke", self.smoke, 0)
+        check(self, "first_seed", self.first_seed, 0)
 
     def agent(self) -> Agent:
         """The agent's own settings among these."""
         return Agent(**{field.name: getattr(self, field.name) for field in fields(Agent)})
+
+    @property
+    def all_seeds(self) -> range:
+        """The seeds of the agents."""
+        return range(self.first_seed, self.first_seed + self.seeds)
+
+    def projected(self, variant: Variant) -> Variant:
+        """The variant with these settings' policy for noise, where it has a use for one."""
+        return replace(variant, noise=self.noise) if variant.project else variant
 
     def only_tries(self, game: str) -> bool:
         """Whether this game is here to see that it runs."""
@@ -52,29 +68,38 @@ def single_runs(
     experiment: str, config: Playing, games: Iterable[str], variants: Sequence[Variant]
 ) -> list[Run]:
     """A run for each game, variant and seed; of games that are only tried, one run."""
+    games = tuple(games)
+    one_rate = config.tuned_on in games
     return [
-        _single(experiment, config, game, variant, seed)
+        _single(experiment, config, game, variant, seed, one_rate)
         for game in games
         for variant in (variants[-1:] if config.only_tries(game) else variants)
-        for seed in range(1 if config.only_tries(game) else config.seeds)
+        for seed in config.all_seeds[: 1 if config.only_tries(game) else None]
     ]
 
 
-def _single(experiment: str, config: Playing, game: str, variant: Variant, seed: int) -> Run:
+def _single(experiment: str, config: Playing, game: str, variant: Variant, seed: int, one_rate: bool) -> Run:
     tags: dict[str, Any] = {"experiment": experiment}
     if variant.schedule == "linear":
         tags["end_at"] = variant.end_at
     frames = config.smoke if config.only_tries(game) else config.frames
-    what = AgentRun(variant, config.agent(), (game,), frames, config.intervals, seed, tags=tags)
-    return agent_run(f"{game} {variant.name} seed {seed}", what)
+    variant, agent = config.projected(variant), config.agent()
+    what = AgentRun(variant, agent, (game,), frames, config.intervals, seed, tags=tags)
+    group = variant.name if one_rate else f"{game} {variant.name}"
+    decides = game == config.tuned_on or not one_rate
+    return agent_run(f"{game} {variant.name} seed {seed}", what, group, decides=decides)
 
 
-def agent_run(name: str, what: AgentRun) -> Run:
-    """The run of one agent; refused here, before any work, if there is no such game."""
-    for game in set(what.games) - {*BUILT_IN, *GAMES}:
+def agent_run(name: str, what: AgentRun, group: str = "", *, decides: bool = True) -> Run:
+    """The run of one agent; refused here, before any work, if there is no such game.
+
+    Args:
+        group: of the runs that `nap tune` finds one learning rate for, on those that decide.
+    """
+    for game in set(what.games) - {*BUILT_IN, *MINATAR, *GAMES}:
         require_known(game)
 
     def start(device: torch.device) -> RainbowRun:
         return RainbowRun(what, device)
 
-    return Run(slug(name), what, start)
+    return Run(slug(name), what, start, group=slug(group), decides=decides)

@@ -29,10 +29,10 @@ class Schedules(Playing):
         check(self, "end_at", self.end_at, 1e-6, 1)
 
 
-def runs(config: Schedules) -> list[Run]:
+def runs(config: Schedules, experiment: str = "fig3") -> list[Run]:
     """A run for each game, arm and seed."""
     variants = [replace(v, end_at=config.end_at) for v in FOUR if v.name in config.arms]
-    return single_runs("fig3", config, config.games, variants)
+    return single_runs(experiment, config, config.games, variants)
 
 
 PAPER = Schedules(games=EVERY_THIRD, evaluation=500_000)  # which games the figure shows is not said

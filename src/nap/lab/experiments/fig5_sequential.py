@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 from nap.lab.experiments import fig3
@@ -45,24 +46,25 @@ class Sequence(Playing, Changes):
         check(self, "decay", self.decay, 0, 1)
 
 
-def runs(config: Sequence) -> list[Run]:
+def runs(config: Sequence, experiment: str = "fig5-sequential") -> list[Run]:
     """A run for each continual arm and seed, and for each fresh agent's game and seed."""
     continual = [v for v in CONTINUAL if v.name in config.arms]
     sequence = config.games * config.cycles
-    found = [_run(config, variant, sequence, seed) for variant in continual for seed in range(config.seeds)]
+    run = partial(_run, experiment, config)
+    found = [run(variant, sequence, seed) for variant in continual for seed in config.all_seeds]
     if FRESH.name in config.arms:
         games = dict.fromkeys(config.games)
-        found += [_run(config, FRESH, (game,), seed) for game in games for seed in range(config.seeds)]
+        found += [run(FRESH, (game,), seed) for game in games for seed in config.all_seeds]
     return found
 
 
-def _run(config: Sequence, variant: Variant, games: tuple[str, ...], seed: int) -> Run:
+def _run(experiment: str, config: Sequence, variant: Variant, games: tuple[str, ...], seed: int) -> Run:
     changes = Changes(config.new_replay, config.new_target)
-    tags: dict[str, Any] = {"experiment": "fig5-sequential"}
+    tags: dict[str, Any] = {"experiment": experiment}
     if len(games) == 1:
         tags |= {"visit": config.games.index(games[0]), "cycle": 1}
     what = AgentRun(
-        replace(variant, decay=config.decay),
+        replace(config.projected(variant), decay=config.decay),
         config.agent(),
         games,
         config.frames,
@@ -73,7 +75,7 @@ def _run(config: Sequence, variant: Variant, games: tuple[str, ...], seed: int) 
         tags=tags,
     )
     where = f"{games[0]} " if len(games) == 1 else ""
-    return agent_run(f"{where}{variant.name} seed {seed}", what)
+    return agent_run(f"{where}{variant.name} seed {seed}", what, f"{where}{variant.name}")
 
 
 PAPER = Sequence(frames=20_000_000, intervals=40)

@@ -25,13 +25,13 @@ class Ends(Playing):
             raise ValueError(f"ends is {self.ends}: name fractions of training, 0 < end ≤ 1")
 
 
-def runs(config: Ends) -> list[Run]:
+def runs(config: Ends, experiment: str = "fig6") -> list[Run]:
     """A run for each game, end and seed."""
     variants = [replace(NAP_LINEAR, name=f"NaP, ends at {end:g}", end_at=end) for end in config.ends]
-    return single_runs("fig6", config, config.games, variants)
+    return single_runs(experiment, config, config.games, variants)
 
 
-def _ends(config: fig3.Schedules) -> Ends:
+def ends_of(config: fig3.Schedules) -> Ends:
     """The same agent and games, for this sweep."""
     shared = {name: value for name, value in vars(config).items() if name not in ("arms", "end_at")}
     return Ends(**shared)
@@ -41,7 +41,7 @@ EXPERIMENT = Experiment(
     name="fig6",
     title="a sweep over the end of the learning-rate schedule in Rainbow (Figure 6)",
     shows="The faster the rate falls the better at first, and the lower the score reached in the end.",
-    scales={"demo": _ends(fig3.DEMO), "small": _ends(fig3.SMALL), "paper": _ends(fig3.PAPER)},
+    scales={"demo": ends_of(fig3.DEMO), "small": ends_of(fig3.SMALL), "paper": ends_of(fig3.PAPER)},
     runs=runs,
     needs={"demo": "", "small": "", "paper": ""},
     folder="fig6",

@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 Torso = Sequence[tuple[int, int, int]]  # channels, kernel, stride of each convolution
 DQN: Torso = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 TINY: Torso = ((16, 3, 1), (32, 3, 2))  # for frames that DQN's does not fit on
+MINATAR: Torso = ((16, 3, 1),)  # as its authors have it, for boards with a channel for each kind of thing
 SIGMA = 0.1  # DQN Zoo's; the Rainbow paper has 0.5
 
 
@@ -39,7 +40,9 @@ class NoisyLinear(nn.Module):
 
 
 class RainbowNet(nn.Module):
-    """Stacked frames (B, stack, H, W), 0 to 255, and noise (B or 1, n) → logits (B, actions, atoms).
+    """Stacked frames, 0 to 255, and noise (B or 1, n) → logits (B, actions, atoms).
+
+    Frames are (B, stack, H, W), or (B, stack, C, H, W) where they have channels.
 
     >>> net = RainbowNet(18)
     >>> sum(p.numel() for p in net.parameters())
@@ -51,7 +54,7 @@ class RainbowNet(nn.Module):
     def __init__(
         self,
         actions: int,
-        shape: tuple[int, int] = (84, 84),
+        shape: tuple[int, ...] = (84, 84),
         *,
         stack: int = 4,
         torso: Torso | None = None,
@@ -60,9 +63,12 @@ class RainbowNet(nn.Module):
     ):
         super().__init__()
         layers: list[nn.Module] = []
-        torso = torso or (DQN if min(shape) >= 36 else TINY)
+        *planes, tall, wide = shape
+        shape = (tall, wide)
+        torso = torso or (MINATAR if planes else DQN if min(shape) >= 36 else TINY)
         self.fold = _fold(torso[0], shape)
-        channels, (height, width) = stack * self.fold**2, (size // self.fold for size in shape)
+        channels = stack * math.prod(planes) * self.fold**2
+        height, width = (size // self.fold for size in shape)
         first = (torso[0][0], torso[0][1] // self.fold, torso[0][2] // self.fold)
         for outputs, kernel, stride in (first, *torso[1:]):
             layers += [nn.Conv2d(channels, outputs, kernel, stride), nn.ReLU()]
@@ -97,7 +103,7 @@ class RainbowNet(nn.Module):
 
     def features(self, frames: Tensor) -> Tensor:
         """What the convolutions make of frames, (B, n)."""
-        return self.torso(F.pixel_unshuffle(frames / 255.0, self.fold))
+        return self.torso(F.pixel_unshuffle(frames.flatten(1, -3) / 255.0, self.fold))
 
     def forward(self, frames: Tensor, noise: Tensor) -> Tensor:
         x = self.features(frames)
@@ -108,7 +114,7 @@ class RainbowNet(nn.Module):
         return value.unsqueeze(1) + advantage - advantage.mean(1, keepdim=True)
 
 
-def _fold(first: tuple[int, int, int], shape: tuple[int, int]) -> int:
+def _fold(first: tuple[int, int, int], shape: tuple[int, ...]) -> int:
     """The first convolution's stride, where each patch that it steps over can become one place.
 
     A kernel of 8×8 with stride 4 on 4 channels is one of 2×2 with stride 1 on 64, with the same weights:

@@ -67,7 +67,8 @@ class Atari:
     ) -> None:
         ale_py = _ale_py()
         require_known(game)
-        self.game, self.count, self.shape = game, count, (84, 84)
+        self.game, self.count = game, count
+        self.shape: tuple[int, ...] = (84, 84)
         self._env: Any = ale_py.AtariVectorEnv(
             game,
             count,

@@ -48,6 +48,7 @@ class Catch:
     """
 
     actions = 3
+    shape: tuple[int, ...]
     frames_per_step = 1
     saves_exactly = True
 

@@ -18,7 +18,7 @@ class Step:
     """What N games did with N actions. The arrays are the caller's own: no later step writes to them."""
 
     frames: np.ndarray
-    """uint8 (N, H, W): the newest frame; of an episode that ended, its last one"""
+    """uint8 (N, H, W) or (N, C, H, W): the newest frame; of an episode that ended, its last one"""
     scores: np.ndarray
     """float32 (N,): raw points, summed over the skipped frames, never clipped"""
     ended: np.ndarray
@@ -37,8 +37,8 @@ class Games(Protocol):
     count: int
     actions: int
     """how many actions there are: an action is a whole number from 0 to `actions` − 1"""
-    shape: tuple[int, int]
-    """height and width of a frame"""
+    shape: tuple[int, ...]
+    """height and width of a frame, after its channels if it has more than one"""
     frames_per_step: int
     """frames of the game that one action lasts"""
     saves_exactly: bool
@@ -46,7 +46,7 @@ class Games(Protocol):
 
     @property
     def frames(self) -> np.ndarray:
-        """The newest frames, uint8 (N, H, W), the caller's own."""
+        """The newest frames, uint8 (N, *shape), the caller's own."""
 
     def reset(self, seed: int) -> np.ndarray:
         """Begin new episodes, which depend on the seed alone; their first frames."""
@@ -68,14 +68,18 @@ class Games(Protocol):
 
 
 BUILT_IN = ("catch", "catch-mirrored")
+MINATAR = tuple(
+    f"minatar/{game}" for game in ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+)
+"""MinAtar's five games."""
 
 
 def make(name: str, count: int, *, full_actions: bool = False, threads: int = 0) -> Games:
     """`count` copies of the game called `name`, one of `names()`.
 
     `full_actions` gives an Atari game all 18 actions of the joystick and not only those it heeds, so that
-    one agent can play several games. `threads` is for Atari alone: how many play (0: as many as there are
-    cores). No result depends on it.
+    one agent can play several games; it gives one of MinAtar's all 6, and 10 channels. `threads` is for
+    Atari alone: how many play (0: as many as there are cores). No result depends on it.
 
     >>> catch = make("catch", 32)
     >>> catch.count, catch.actions
@@ -89,6 +93,10 @@ def make(name: str, count: int, *, full_actions: bool = False, threads: int = 0)
                 f"{name} has its own 3 actions; full_actions is for Atari games, leave it out here"
             )
         return Catch(count, mirrored=name != "catch")
+    if name in MINATAR:
+        from nap.lab.rainbow.minatar import MinAtar
+
+        return MinAtar(name, count, full_actions=full_actions)
     from nap.lab.rainbow.atari import Atari
 
     return Atari(name, count, full_actions=full_actions, threads=threads)
@@ -98,7 +106,7 @@ def names() -> tuple[str, ...]:
     """Every name that `make` takes."""
     from nap.lab.rainbow.atari import single_player
 
-    return (*BUILT_IN, *single_player())
+    return (*BUILT_IN, *MINATAR, *single_player())
 
 
 def require_known(name: str) -> None:

@@ -31,6 +31,8 @@ class Learner:
         self.online = built.net
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.projector, self.replay, self.settings = built.projector, replay, settings
+        self.project_every, self._decay = built.every, built.weight_decay
+        self.joint_noise = built.joint_noise
         self.parameters: list[Tensor] = list(self.online.parameters())
         self.device = replay.mass.device
         self.atoms = c51.support(settings.atoms, settings.limit, self.parameters[0])
@@ -58,6 +60,9 @@ class Learner:
             self._knobs = (rate, correction)
         self._update()
         self.updates += 1
+        rare = self.projector is not None and self.project_every > 1
+        if rare and self.updates % self.project_every == 0:
+            self.projector.project_()  # type: ignore[union-attr]
         if self.updates % self.settings.target_every == 0:
             self.copy_to_target_()
 
@@ -77,7 +82,7 @@ class Learner:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         self._note_(loss, torch.stack(torch._foreach_norm(gradients)))
         self.optimizer.step()
-        if self.projector is not None:
+        if self.projector is not None and self.project_every == 1:
             self.projector.project_()
         self._rank_(batch.slots, losses)
 
@@ -155,13 +160,15 @@ class Learner:
 
     def _adam(self) -> torch.optim.Adam:
         """Adam with all of its state, as a graph needs it, and no update made."""
-        optimizer = torch.optim.Adam(
-            self.parameters,
-            self.rate,
-            eps=self.settings.adam_eps,
-            fused=True,
-            capturable=self.device.type == "cuda",
-        )
+        options: dict[str, Any] = {"lr": self.rate, "eps": self.settings.adam_eps, "fused": True}
+        options["capturable"] = self.device.type == "cuda"
+        if self._decay:
+            weights = [p for p in self.parameters if p.ndim > 1]
+            rest = [p for p in self.parameters if p.ndim < 2]
+            groups = [{"params": weights, "weight_decay": self._decay}, {"params": rest, "weight_decay": 0.0}]
+            optimizer: torch.optim.Adam = torch.optim.AdamW(groups, **options)
+        else:
+            optimizer = torch.optim.Adam(self.parameters, **options)
         before = [p.detach().clone() for p in self.parameters]
         for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter)

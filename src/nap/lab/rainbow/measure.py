@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -43,14 +44,20 @@ def numbers(learner: Learner, states: Tensor) -> dict[str, float]:
         "parameter_norm": diagnostics.parameter_norm(learner.online),
     }
     out = {name: float(value) for name, value in row.items()} | {"weight_norm": sum(squares) ** 0.5}
-    followed = [row["effective_rate"] for row in layers if "effective_rate" in row]
+    joint = learner.joint_noise
+    key = "joint_rate" if joint else "effective_rate"
+    alone = (row for row in layers if "effective_rate" in row and not (joint and "noise_of" in row))
+    followed = [row.get(key, row["effective_rate"]) for row in alone]
     if followed:
         out["effective_rate"] = torch.tensor(followed, dtype=torch.float64).log().mean().exp().item()
     return out
 
 
 def by_layer(learner: Learner) -> list[dict[str, Any]]:
-    """Norm of each weight, and the effective rate of those that a norm follows."""
+    """Norm of each weight, and the effective rate of those that a norm follows.
+
+    Means and noise of a noisy layer have these together, too: Adam's rate is η/‖(μ, σ)‖ there.
+    """
     table, parameters = nap.weight_groups(learner.online), dict(learner.online.named_parameters())
     names = [row.name for row in table.of(*WEIGHT_ROLES)]
     norms = torch.stack([parameters[name].detach().norm() for name in names]).tolist()
@@ -58,7 +65,17 @@ def by_layer(learner: Learner) -> list[dict[str, Any]]:
     rates: dict[str, float] = {}
     if followed:
         rates = nap.effective_learning_rates(learner.online, learner.optimizer, weights=followed)
-    return [
-        {"layer": name, "norm": norm} | ({"effective_rate": rates[name]} if name in rates else {})
-        for name, norm in zip(names, norms, strict=True)
-    ]
+    by_name = dict(zip(names, norms, strict=True))
+    rows = []
+    for name, norm in by_name.items():
+        row: dict[str, Any] = {"layer": name, "norm": norm}
+        if name in rates:
+            row["effective_rate"] = rates[name]
+        if table[name].part == "noise":
+            row["noise_of"] = table[name].beside
+        if table[name].part == "mean":
+            row["joint_norm"] = math.hypot(norm, by_name[table[name].beside or name])
+            if name in rates:
+                row["joint_rate"] = rates[name] * norm / row["joint_norm"]
+        rows.append(row)
+    return rows

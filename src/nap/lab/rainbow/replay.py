@@ -28,18 +28,18 @@ class Outcome:
     discounts: Tensor  # 0 where a life or the game was lost
     ended: Tensor  # bool: the episode ended; `frames` has its last frame
     first: Tensor  # bool: the action was ignored, and `frames` has the first frame of a new episode
-    frames: Tensor  # uint8 (N, H, W)
+    frames: Tensor  # uint8 (N, *shape)
 
 
 @dataclass(frozen=True)
 class Batch:
     """Transitions, each with the probability it was drawn with."""
 
-    states: Tensor  # uint8 (B, stack, H, W)
+    states: Tensor  # uint8 (B, stack, *shape)
     actions: Tensor  # int64 (B,)
     rewards: Tensor  # (B,): the discounted sum of up to n
     discounts: Tensor  # (B,): what the value of the next state counts, 0 where a life or the game was lost
-    next_states: Tensor  # uint8 (B, stack, H, W)
+    next_states: Tensor  # uint8 (B, stack, *shape)
     slots: Tensor  # int64 (B,): where they lie, for `update_`
     probabilities: Tensor  # float64 (B,)
 
@@ -56,7 +56,7 @@ class Replay:
         self,
         lanes: int,
         length: int,
-        shape: tuple[int, int],
+        shape: tuple[int, ...],
         *,
         stack: int = 4,
         steps: int = 3,
@@ -104,7 +104,7 @@ class Replay:
         self.head.zero_()
 
     def begin_(self, frames: Tensor) -> None:
-        """The first frames (N, H, W) of all games. What was stored stays; its last episodes have no end."""
+        """The first frames (N, *shape) of all games. What was stored stays; its last episodes have no end."""
         self.idle.index_fill_(1, self.head.view(1), True)
         self.ended.index_fill_(1, self.head.view(1), False)
         self._advance_(frames, torch.ones(self.lanes, dtype=torch.bool, device=frames.device))
@@ -155,7 +155,7 @@ class Replay:
         return int((self.mass >= 0).sum())
 
     def newest(self) -> Tensor:
-        """The stacks of frames that the games show now, (N, stack, H, W)."""
+        """The stacks of frames that the games show now, (N, stack, *shape)."""
         lanes = torch.arange(self.lanes, device=self.mass.device)
         return self._stacks(lanes, self.head.expand(self.lanes))
 
@@ -234,4 +234,5 @@ class Replay:
         shown = ((begun.cumsum(1) - begun) == 0).sum(1, keepdim=True)  # up to the episode's first frame
         index = (at.unsqueeze(1) - shown + 1 + places).remainder(self.length)
         frames = self.frames[lanes.unsqueeze(1), index]
-        return frames * (places < shown)[..., None, None]
+        seen = places < shown
+        return frames * seen.view(*seen.shape, *[1] * (frames.ndim - 2))

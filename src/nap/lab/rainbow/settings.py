@@ -97,3 +97,8 @@ class AgentRun:
     def __post_init__(self) -> None:
         check(self, "frames", self.frames, 1)
         check(self, "intervals", self.intervals, 1)
+
+    @property
+    def seeds(self) -> range:
+        """The seeds of its rows."""
+        return range(self.seed, self.seed + 1)

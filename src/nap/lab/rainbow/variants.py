@@ -33,6 +33,10 @@ class Variant:
     affine: Literal["free", "joint", "decay"] = "free"  # scales and offsets, where weights are projected
     output: Literal["project", "free"] = "project"
     decay: float = 1e-3  # how far scales and offsets are pulled back at each update, if they are
+    noise: Literal["joint", "separate", "free"] = "separate"  # radii of noisy layers' means and noise
+    every: int = 1  # updates between two projections
+    offsets: bool = True  # of the inserted norms
+    weight_decay: float = 0.0  # AdamW's, of weights; biases, scales and offsets have none
 
     def rate(self, peak: float, updates: int) -> Callable[[int], float]:
         """The learning rate of each update, counted from 0, in a training of so many."""
@@ -54,19 +58,26 @@ class Variant:
         """A network of this variant, fresh from the global random state. `example` is a batch of states."""
         net = make()
         if self.norm:
-            nap.normalize_(net, (example, net.noise(1)), eps=EPS)
+            affine: Literal["scale_offset", "scale"] = "scale_offset" if self.offsets else "scale"
+            nap.normalize_(net, (example, net.noise(1)), eps=EPS, affine=affine)
         projector = None
         if self.project:
-            projector = nap.Projector(net, affine=self.affine, output=self.output, decay=self.decay)
-        return Built(net, projector)
+            projector = nap.Projector(
+                net, affine=self.affine, output=self.output, decay=self.decay, noise=self.noise
+            )
+        joint = self.project and self.noise == "joint"
+        return Built(net, projector, self.every, self.weight_decay, joint)
 
 
 @dataclass(frozen=True)
 class Built:
-    """A network, and what keeps its weights at their first norms."""
+    """A network, what keeps its weights at their first norms, and what else an update is to do."""
 
     net: RainbowNet
     projector: nap.Projector | None
+    every: int = 1
+    weight_decay: float = 0.0
+    joint_noise: bool = False  # noisy layers have one radius
 
 
 RAINBOW = Variant("Rainbow")

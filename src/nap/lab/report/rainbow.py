@@ -20,6 +20,10 @@ ARMS = {
     "NaP, ends at 0.5": Look(BLUE),
     "NaP, ends at 0.75": Look(PURPLE),
     "NaP, ends at 1": Look(BLACK),
+    "NaP, projected rarely": Look(SKY),
+    "NaP, no offsets": Look(PURPLE),
+    "LayerNorm, weight decay": Look(SKY, DOTTED),
+    "Rainbow, weight decay": Look(VERMILION, DOTTED),
 }
 FOUR = ("Rainbow", "LayerNorm", "NaP", "NaP + schedule")
 SCORE = Measure("score", "Score", linear=True)
@@ -81,6 +85,12 @@ def missing_ends(rows: Rows) -> list[str]:
     return _lacking(rows, tuple(name for name in ARMS if name.startswith("NaP, ends")))
 
 
+def missing_ablations(rows: Rows) -> list[str]:
+    """Arms of the ablations without rows, by game."""
+    arms = ("NaP", "LayerNorm", "Rainbow", *(name for name in ARMS if ", " in name and "ends" not in name))
+    return _lacking(rows, arms)
+
+
 def missing_visits(rows: Rows) -> list[str]:
     """Arms of the sequence without rows, by game."""
     return _lacking(rows, ("Rainbow", "LayerNorm", "NaP", "fresh Rainbow"))
@@ -92,7 +102,7 @@ def words(game: str) -> str:
     >>> words("ms_pacman")
     'Ms Pacman'
     """
-    return game.replace("_", " ").replace("-", " ").title()
+    return game.removeprefix("minatar/").replace("_", " ").replace("-", " ").title()
 
 
 def _inside(rows: Rows, name: str, title: str) -> Figure:

@@ -104,6 +104,40 @@ SECTIONS = (
         "The faster the learning rate falls, the better at first; a longer schedule ends higher.",
     ),
     Section(
+        "minatar",
+        "minatar",
+        "Figures 3 and 5, right, in MinAtar · Four agents on small games",
+        rainbow.figures,
+        rainbow.missing,
+        "Said of Atari: with fixed norms and a constant rate Rainbow learns less well than with LayerNorm; "
+        "with a linear schedule it scores best.",
+    ),
+    Section(
+        "minatar-ends",
+        "minatar-ends",
+        "Figure 6 in MinAtar · Where the schedule ends",
+        rainbow.figures,
+        rainbow.missing_ends,
+        "Said of Atari: the faster the rate falls, the better at first; a longer schedule ends higher.",
+    ),
+    Section(
+        "minatar-sequential",
+        "minatar-sequential",
+        "Figure 5, left, in MinAtar · One agent for a sequence of games",
+        rainbow.sequence,
+        rainbow.missing_visits,
+        "Said of Atari: on its second visit to each game an agent with NaP learns like a fresh one.",
+    ),
+    Section(
+        "ablations",
+        "ablations",
+        "§1 and §3.3 · Rare projections, no offsets, weight decay",
+        rainbow.figures,
+        rainbow.missing_ablations,
+        "Projecting every 1,000 updates gives the same agent; offsets are hardly needed; weight decay hurts "
+        "agents that learn values.",
+    ),
+    Section(
         "revival",
         "revival",
         "Appendix · ReLU revival",
