@@ -63,10 +63,25 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
     norms = [getattr(model.get_submodule(site), CHILD, None) for site in sites]
     if any(isinstance(norm, FusedNorm) and not norm.covers_all() for norm in norms):
         return replace(shape, reason="only a part of its output has a norm of its own")
+    if (why := _as_it_is(flow, sites)) is not None:
+        return replace(shape, role=Role.UNNORMALISED, reason=why)
     met = [m for m in flow.meetings if any(c.site in sites for c in m.carry)]
     if met and not any(norms):
         where = " and ".join(dict.fromkeys(m.operation for m in met))
         if any(m.hidden for m in met):
             return replace(shape, role=Role.UNNORMALISED, reason=f"enters {where} as it is")
         return replace(shape, role=Role.OUTPUT, reason=f"reaches the output through {where}")
+    if flow.unseen and not any(norms) and not sinks & {"norm", "linear"}:
+        return replace(shape, role=Role.UNNORMALISED, reason="reaches a function that was not seen")
     return replace(shape, reason="normalised together with other terms of a sum")
+
+
+def _as_it_is(flow: Flow, sites: list[str]) -> str | None:
+    """What was accepted by name: an operation that is not known, gates or attention that stay as they are."""
+    if (lost := [flow.lost[site] for site in sites if site in flow.lost]):
+        return f"enters {' and '.join(dict.fromkeys(lost))}, which is not known"
+    if any(site in flow.recurrent for site in sites):
+        return "enters gates as it is"
+    if any(site in flow.attention for site in sites):
+        return "its queries and keys enter softmax as they are"
+    return None

@@ -123,6 +123,7 @@ def follow_unknown(call: Call) -> Outcome:
     def outcome(_: int, result: Tensor) -> Value:
         if lost and result.is_floating_point():
             call.rec.flow.unknown.setdefault(call.name, call.rec.site)
+            call.rec.flow.lost.update((c.site, call.name) for v in call.operands for c in v.carry)
         return careful
 
     return outcome

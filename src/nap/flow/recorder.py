@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map
 
 from nap.flow import effects, special
 from nap.flow.call import Call
+from nap.flow.homogeneity import MIXED, NONE
 from nap.flow.operations import operation_name
 from nap.flow.record import Flow, Frame, Use
 from nap.flow.values import CONSTANT, NO_CARRY, Carry, Value, held_tensors, merge, tensors_in
@@ -195,9 +196,12 @@ class Recorder(TorchFunctionMode):
     def value(self, tensor: Tensor) -> Value:
         found = self.values.get(id(tensor))
         if found is None:
-            if tensor.grad_fn is not None:
+            unseen = tensor.grad_fn is not None
+            if unseen:
                 self.flow.unseen.append(self.site)
-            found = Value(data=tensor.grad_fn is not None, index=not _floating(tensor))
+            # whatever made it may depend on every weight so far, in any way
+            degrees = dict.fromkeys(sorted(self.flow.seen), MIXED) if unseen else NONE
+            found = Value(data=unseen, degrees=degrees, index=not _floating(tensor))
             self.put(tensor, found)
         return found
 
