@@ -90,3 +90,24 @@ def test_its_role_says_that_it_is_as_it_was(kind: Any) -> None:
     rows = [nap.weight_groups(model)[name] for name in ACCEPTED[kind]]
     assert {row.role for row in rows} == {Role.UNNORMALISED}
     assert nap.Projector(model).plan.rows[0].reason == "fixes the scale of what enters the nonlinearity"
+
+
+class BesselBesides(Parts):
+    """The unknown operation meets what the conversion has normalised for a ReLU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.first(x)
+        return self.head(F.layer_norm(torch.special.bessel_j0(first) + F.relu(first), (16,)))
+
+
+@pytest.mark.parametrize("kind", [*ACCEPTED, BesselBesides])
+def test_a_model_with_something_accepted_can_be_verified(kind: Any) -> None:
+    model = kind()
+    nap.normalize_(model, X, allow=[problem.name for problem in nap.plan(model, X).problems])
+    assert nap.verify(model, X).worst_change < 1e-9
+    assert nap.plan(model, X, allow=["first"]).placements == ()
+
+
+def test_a_name_that_was_never_a_problem_is_refused_still() -> None:
+    with pytest.raises(ValueError, match="allow names 'bessel_j1', which is no problem"):
+        nap.plan(Bessel(), X, allow=["bessel_j1"])

@@ -74,11 +74,19 @@ def plan(
     options = Options(
         norm, affine, batch_norm, residual, over, qk_norm, rnn, eps, tuple(exclude), tuple(allow)
     )
+    return plan_with(model, args, kwargs, options)
+
+
+def plan_with(
+    model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, options: Options, *, again: bool = False
+) -> Plan:
+    """The plan by these options; `again`: of a converted model, where what was accepted may be gone."""
     _check_model(model, options)
     twin, examples = trial_copy(model), examples_of(args, kwargs)
     flows, notes = record_all(twin, examples)
     decision = decide(twin, flows, options)
-    _check_allow(model, decision)
+    if not again:
+        _check_allow(model, decision)
     placements = dict(decision.placements)
     problems = dict(decision.problems)
     left = decision

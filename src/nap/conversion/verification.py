@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from nap.conversion.normalize import plan
+from nap.conversion.double import in_double
+from nap.conversion.normalize import plan_with
 from nap.conversion.trial import detached_copy, examples_of, fixed_randomness
 from nap.flow.values import held_tensors
 from nap.norms.norm import CHILD, Norm, normalise_input, normalise_output
@@ -58,7 +59,7 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
     lost = [name for name, module in model.named_modules() if CHILD in module._modules and not _runs(module)]
     if lost:
         raise ValueError(f"the norms of {', '.join(lost)} no longer run: their forward hooks were removed")
-    again = plan(model, args, kwargs, **asdict(applied.options))
+    again = plan_with(model, args, kwargs, applied.options, again=True)
     failures = [f"{p.module} still {p.reason}" for p in again.placements] + [str(p) for p in again.problems]
     twin = detached_copy(model).double()
     changes: dict[str, float] = {}
@@ -126,7 +127,7 @@ def _doubled(x: Any) -> Any:
 
 
 def _run(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    with torch.no_grad(), fixed_randomness(model):
+    with torch.no_grad(), fixed_randomness(model), in_double():
         return [t.clone() for t in held_tensors(model(*args, **kwargs))]
 
 
