@@ -71,7 +71,9 @@ ACCEPTED = {
 }
 
 
-@pytest.mark.parametrize(("kind", "weights"), ACCEPTED.items(), ids=lambda kind: getattr(kind, "__name__", ""))
+@pytest.mark.parametrize(
+    ("kind", "weights"), ACCEPTED.items(), ids=lambda kind: getattr(kind, "__name__", "")
+)
 def test_an_accepted_weight_is_not_claimed_to_be_scale_invariant(kind: Any, weights: set[str]) -> None:
     model = kind()
     problems = [problem.name for problem in nap.plan(model, X).problems]

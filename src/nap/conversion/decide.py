@@ -64,6 +64,7 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         reason = f"a part of its output is normalised and it has {len(biases)} biases"
         return decision.refuse(site, reason, "split it")
     droppable = [p for p in biases if isinstance(module.get_submodule(p.rpartition(".")[0]), _PLAIN)]
+    undone = want.batch_norm and not any(site in flow.beside_batch_norm for flow in flows)
     only_heads = bool(want.heads) and not want.part  # heads are never centred; a gate beside them is
     decision.placements[site] = Placement(
         site,
@@ -76,10 +77,11 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         periods=periods,
         sections=parts,
         centre=options.norm == "layer" and not only_heads,
-        scale=options.affine != "none",
+        scale=options.affine != "none" and not undone,
         offset=options.affine == "scale_offset" and not want.batch_norm and not only_heads,
         eps=options.eps if weights or options.eps != "relative" else EPS,
         gain=want.gain,
+        before_batch_norm=undone,
         weights=weights,
         remove=() if partial else tuple(droppable),
         zero=() if partial else tuple(p for p in biases if p not in droppable),

@@ -47,7 +47,8 @@ def plan(
             examples, for a model whose path depends on the size of its input.
         norm: LayerNorm, or RMSNorm (no centring).
         affine: learnable scale and offset of the inserted norms, scale alone, or neither.
-        batch_norm: "precede" puts a norm without offset in front of a BatchNorm (the paper's rule);
+        batch_norm: "precede" puts a norm without offset in front of a BatchNorm (the paper's rule), and
+            without a scale where BatchNorm would undo that, too: directly in front of it;
             "keep" counts BatchNorm as the norm.
         residual: where results of several layers are added before a BatchNorm or an activation, "branch"
             gives each layer a norm of its own, so that each weight is scale-invariant by itself; "sum"

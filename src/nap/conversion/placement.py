@@ -73,6 +73,7 @@ class Placement:
     offset: bool = True
     eps: Eps = "relative"
     gain: float = 1.0
+    before_batch_norm: bool = False  # which undoes any scale and offset: they are left out
     weights: tuple[str, ...] = ()  # attribute paths below the module, for the relative eps
     remove: tuple[str, ...] = ()  # biases that become None
     zero: tuple[str, ...] = ()  # biases that become zero and frozen

@@ -78,7 +78,7 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
 
 def _as_it_is(flow: Flow, sites: list[str]) -> str | None:
     """What was accepted by name: an operation that is not known, gates or attention that stay as they are."""
-    if (lost := [flow.lost[site] for site in sites if site in flow.lost]):
+    if lost := [flow.lost[site] for site in sites if site in flow.lost]:
         return f"enters {' and '.join(dict.fromkeys(lost))}, which is not known"
     if any(site in flow.recurrent for site in sites):
         return "enters gates as it is"

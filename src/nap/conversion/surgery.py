@@ -130,6 +130,7 @@ def build_norm(module: nn.Module, placement: Placement, like: torch.Tensor) -> N
             eps=placement.eps,
             rows=placement.width,
             gain=placement.gain,
+            before_batch_norm=placement.before_batch_norm,
             device=like.device,
             dtype=like.dtype,
             **where,  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from nap.flow.scale import normalised_by_hand, scaled_operands
 from nap.flow.values import CONSTANT, NO_CARRY, Value, merge
 
 _STATISTICS = ("mean", "sum", "amax", "max")
-_SHAPED_LIKE = ("type_as", "view_as", "expand_as", "reshape_as", "to")  # the second tensor is only a pattern
+SHAPED_LIKE = ("type_as", "view_as", "expand_as", "reshape_as", "to")  # the second tensor is only a pattern
 _COMPARISONS = frozenset("eq ne lt le gt ge".split())  # noqa: SIM905
 _PICKS = frozenset("argmax argmin argsort bool nonzero any all and or not".split())  # noqa: SIM905
 _CONSTANT = frozenset(  # what is made depends on what was given for its shape at most
@@ -26,7 +26,7 @@ _CONSTANT = frozenset(  # what is made depends on what was given for its shape a
 
 def follow_sum(call: Call) -> Value:
     operands = scaled_operands(call) if call.name in _STATISTICS else call.operands
-    value = merge(operands[:1] if call.name in _SHAPED_LIKE else operands)
+    value = merge(operands[:1] if call.name in SHAPED_LIKE else operands)
     if call.name in ("add", "sub", "rsub"):
         value = _shifted(call, value)
     if call.name == "lerp" and len(operands) == 3:

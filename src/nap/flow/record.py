@@ -75,6 +75,9 @@ class Flow:
     out_axis: dict[str, int] = field(default_factory=dict)  # parameter → axis of output features
     seen: set[str] = field(default_factory=set)  # parameters that were used at all
     unknown: dict[str, str] = field(default_factory=dict)  # operation → module where a producer met it
+    beside_batch_norm: set[str] = field(
+        default_factory=set
+    )  # sites whose result not only a BatchNorm is given
     lost: dict[str, str] = field(default_factory=dict)  # site → unknown operation that its result entered
     recurrent: list[str] = field(default_factory=list)
     attention: list[str] = field(default_factory=list)  # nn.MultiheadAttention modules

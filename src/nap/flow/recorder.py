@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from nap.flow import effects, special
+from nap.flow import before_batch_norm, effects, special
 from nap.flow.call import Call
 from nap.flow.homogeneity import MIXED, NONE
 from nap.flow.operations import operation_name
@@ -168,13 +168,16 @@ class Recorder(TorchFunctionMode):
         operands = [self.value(t) for t in tensors]
         self.flow.seen.update(name for v in operands if not v.data for name in v.sources)
         self.cut = False
-        outcome = effects.follow(Call(self, name, args, kwargs, tensors, operands))
+        call = Call(self, name, args, kwargs, tensors, operands)
+        outcome = effects.follow(call)
         if self.cut and not _in_place(func, args, kwargs):
             args, kwargs = self._cut((args, kwargs))
         out = func(*args, **kwargs)
         results = list(tensors_in(out))
         if name in ("setitem", "copy", "set_data") and not results:
             results = [args[0]]
+        if results and any(v.carry for v in operands):
+            before_batch_norm.note_use(call, effects.kind_of(call))
         for i, result in enumerate(results):
             self.put(result, outcome(i, result) if callable(outcome) else outcome)
             if args and result is args[0] and result._is_view() and id(result._base) in self.values:
@@ -222,6 +225,7 @@ class Recorder(TorchFunctionMode):
             raise ValueError("the model returns no tensor, so what reaches its output cannot be told")
         for tensor in found:
             value = self.value(tensor)
+            self.flow.beside_batch_norm.update(c.site for c in value.carry if not c.batch_norm)
             self.flow.returned.update(c.site for c in value.carry if not c.sliced and not c.mixed)
             self.flow.degrees.update(
                 {n: max(abs(d), self.flow.degrees.get(n, 0.0)) for n, d in value.degrees.items()}
