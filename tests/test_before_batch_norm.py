@@ -79,7 +79,7 @@ def test_features_on_the_last_axis_that_are_transposed_for_a_batch_norm() -> Non
 
 
 class Both(nn.Module):
-    """The first layer's result enters a BatchNorm and is used beside it; the second layer's only enters one."""
+    """The first layer's result enters a BatchNorm and is used beside it; the second one's is not."""
 
     def __init__(self) -> None:
         super().__init__()

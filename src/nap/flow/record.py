@@ -77,7 +77,7 @@ class Flow:
     unknown: dict[str, str] = field(default_factory=dict)  # operation → module where a producer met it
     beside_batch_norm: set[str] = field(
         default_factory=set
-    )  # sites whose result not only a BatchNorm is given
+    )  # sites whose result is used otherwise, too
     lost: dict[str, str] = field(default_factory=dict)  # site → unknown operation that its result entered
     recurrent: list[str] = field(default_factory=list)
     attention: list[str] = field(default_factory=list)  # nn.MultiheadAttention modules

@@ -192,7 +192,9 @@ def _conclude(found: Tuned, folder: Path, how: TuneOptions) -> int:
     )
     edges = [name for name, group in found.groups.items() if group.beyond(found.tuning, 2.0) is not None]
     if edges:
-        print(f"The best rate is at an end of the grid for {', '.join(edges)}; raise --extend {how.extend}")
+        print(
+            f"The best rate is at an end of the grid for {', '.join(edges)}; raise --extend {how.extend}"
+        )
     return int(bool(edges))
 
 
