@@ -286,3 +286,26 @@ def test_a_model_without_a_forward_is_told_what_to_do() -> None:
 
     with pytest.raises(ValueError, match="convert the parts of it that can"):
         nap.plan(Agent(), torch.randn(2, 4))
+
+
+class Probing(nn.Module):
+    """A layer's result enters a hidden ReLU, and a sigmoid that is an output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.layer(x)
+        return self.head(F.relu(y)), torch.sigmoid(y)
+
+
+def test_a_note_on_a_module_that_gets_a_norm_is_kept():
+    model = Probing()
+    plan = nap.normalize_(model, torch.randn(4, 8))
+    assert [(row["module"], row["action"]) for row in plan.rows] == [
+        ("layer", "LayerNorm on its output, bias removed"),
+        ("layer", "noted"),
+    ]
+    assert plan.left_alone[0].reason == "sigmoid after it is the model's output"
+    assert nap.verify(model, torch.randn(4, 8)).left_alone == ()

@@ -44,6 +44,7 @@ class Weight:
     reason: str = ""
     out_axis: int = 0  # the axis of output features: rows of a Linear, 1 for (in, out) layouts
     stacked: int = 0  # leading axes that list independent weights, such as experts
+    groups: int = 1  # of a transposed convolution: its first axis lists the inputs of each
     part: Literal["scale", "offset"] | None = None  # for AFFINE
     homogeneous: bool | None = None  # for AFFINE: only ReLU-like activations follow; None: not traced
 
@@ -145,5 +146,6 @@ def _structural_row(model: nn.Module, name: str, parameter: nn.Parameter) -> Wei
         return Weight(name, Role.AFFINE, f"{part} of {type(module).__name__}", part=part)
     if parameter.ndim < 2 or is_bare_vector(model, name, parameter):
         return Weight(name, Role.BIAS)
-    out_axis = 1 if isinstance(module, nn.modules.conv._ConvTransposeNd) else 0
-    return Weight(name, Role.WEIGHT, "not traced", out_axis=out_axis)
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        return Weight(name, Role.WEIGHT, "not traced", out_axis=1, groups=module.groups)
+    return Weight(name, Role.WEIGHT, "not traced")

@@ -104,7 +104,7 @@ def plan_with(
     order = {name: i for i, (name, _) in enumerate(twin.named_modules())}
     return Plan(
         tuple(sorted(placements.values(), key=lambda p: order[p.module])),
-        tuple(note for name, note in {**decision.notes, **notes}.items() if name not in placements),
+        tuple({**decision.notes, **notes}.values()),
         tuple(problems.values()),
         roles(twin, flows),
         options,

@@ -135,13 +135,19 @@ class Plan:
     @property
     def rows(self) -> list[dict[str, str]]:
         """Module, role, action and reason of everything that was decided."""
+        placed = {p.module for p in self.placements}
         return [
             *(
                 {"module": p.module, "role": p.role, "action": p.what, "reason": p.reason}
                 for p in self.placements
             ),
             *(
-                {"module": n.name, "role": "", "action": "left alone", "reason": n.reason}
+                {
+                    "module": n.name,
+                    "role": "",
+                    "action": "noted" if n.name in placed else "left alone",
+                    "reason": n.reason,
+                }
                 for n in self.left_alone
             ),
             *({"module": p.name, "role": "", "action": "PROBLEM", "reason": p.reason} for p in self.problems),

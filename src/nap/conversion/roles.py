@@ -45,6 +45,7 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         name,
         Role.JOINT,
         out_axis=flow.out_axis.get(name, 0),
+        groups=flow.groups.get(name, 1),
         stacked=min(flow.stacked.get(name, 0), parameter.ndim - 2),
     )
     degree = flow.degrees.get(name)

@@ -74,7 +74,8 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
     if failures:
         listed = "\n".join(f"  {failure}" for failure in failures)
         raise ValueError(f"{type(model).__name__} does not hold what its plan says:\n{listed}")
-    names = tuple(note.name for note in applied.left_alone)
+    placed = {placement.module for placement in applied.placements}
+    names = tuple(note.name for note in applied.left_alone if note.name not in placed)
     return Verification(len(leaks), len(changes), max(changes.values(), default=0.0), names)
 
 

@@ -72,12 +72,11 @@ class Flow:
     tables: set[str] = field(default_factory=set)  # parameters that rows are looked up in
     inline: set[str] = field(default_factory=set)  # modules in which a norm is written out
     stacked: dict[str, int] = field(default_factory=dict)  # parameter → leading axes that list weights
+    groups: dict[str, int] = field(default_factory=dict)  # parameter → groups of a transposed convolution
     out_axis: dict[str, int] = field(default_factory=dict)  # parameter → axis of output features
     seen: set[str] = field(default_factory=set)  # parameters that were used at all
     unknown: dict[str, str] = field(default_factory=dict)  # operation → module where a producer met it
-    beside_batch_norm: set[str] = field(
-        default_factory=set
-    )  # sites whose result is used otherwise, too
+    beside_batch_norm: set[str] = field(default_factory=set)  # sites whose result is used otherwise, too
     lost: dict[str, str] = field(default_factory=dict)  # site → unknown operation that its result entered
     recurrent: list[str] = field(default_factory=list)
     attention: list[str] = field(default_factory=list)  # nn.MultiheadAttention modules

@@ -61,8 +61,8 @@ class MoveGuard:
         inner = next((n for n in _INNER if _is_optimizer(getattr(self._optimizer, n, None))), None)
         way = f"attach the optimizer that takes the steps, attach(optimizer.{inner}), or " if inner else ""
         return (
-            f"{self.name} moved before each of {self._found} backward passes, and {kind}.step was not called in "
-            f"between, so the weights are not projected (an optimizer that steps in two halves, such as SAM, "
+            f"{self.name} moved before each of {self._found} backward passes, and {kind}.step was not "
+            f"called in between, so the weights are not projected (an optimizer that steps in two halves, such as SAM, "
             f"does that); {way}call projector.project_() after each update"
         )
 

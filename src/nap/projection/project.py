@@ -273,6 +273,7 @@ class Projector:
         refusals.check_state(bare_state(self.state_dict()), saved)
         self._radii = {name: saved["radii"][bare[name]].clone() for name in self._radii}
         self._updates = {name: int(saved["updates"][bare[name]]) for name in self._updates}
+        self.plan = self.plan.at(self._radii)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_hooks": [], "_updates": self.updates}
