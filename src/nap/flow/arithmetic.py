@@ -15,6 +15,7 @@ from nap.flow.scale import normalised_by_hand, scaled_operands
 from nap.flow.values import CONSTANT, NO_CARRY, Value, merge
 
 _STATISTICS = ("mean", "sum", "amax", "max")
+_CASTS = frozenset("float double half bfloat16 to type type_as clone contiguous detach alias".split())  # noqa: SIM905
 SHAPED_LIKE = ("type_as", "view_as", "expand_as", "reshape_as", "to")  # the second tensor is only a pattern
 _COMPARISONS = frozenset("eq ne lt le gt ge".split())  # noqa: SIM905
 _PICKS = frozenset("argmax argmin argsort bool nonzero any all and or not".split())  # noqa: SIM905
@@ -25,7 +26,9 @@ _CONSTANT = frozenset(  # what is made depends on what was given for its shape a
 
 
 def follow_sum(call: Call) -> Value:
-    operands = scaled_operands(call) if call.name in _STATISTICS else call.operands
+    # a cast may return what it was given, or a copy: either way it has the scale of what it was given
+    scaled = call.name in _STATISTICS or call.name in _CASTS
+    operands = scaled_operands(call) if scaled else call.operands
     value = merge(operands[:1] if call.name in SHAPED_LIKE else operands)
     if call.name in ("add", "sub", "rsub"):
         value = _shifted(call, value)
