@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-
 import torch
 from torch import nn
 
-from nap.conversion.needs import Decision, Want, gather, layout_of, refuse_width
+from nap.conversion.needs import Decision, Want, gather, layout_of, parts_of, leave_one_feature
 from nap.conversion.placement import Options, Placement
+from nap.conversion.products import place_product
 from nap.conversion.sums import place_sums
-from nap.flow.layout import LayoutError, sections
+from nap.flow.layout import LayoutError
 from nap.flow.record import Flow
-from nap.norms.norm import EPS, Section
+from nap.norms.norm import EPS
 
 _PLAIN = (nn.Linear, nn.modules.conv._ConvNd)  # their bias may simply become None
 
@@ -35,6 +34,8 @@ def decide(model: nn.Module, flows: Sequence[Flow], options: Options) -> Decisio
             )
         else:
             _place(decision, site, want, flows)
+    for key, want in decision.products.items():
+        place_product(decision, key, want, flows)
     return decision
 
 
@@ -44,14 +45,14 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
     assert use.output is not None
     module, width = decision.model.get_submodule(site), use.output.shape[use.axis]
     try:
-        periods, parts = _parts(want, width)
+        periods, parts = parts_of(want, width)
     except LayoutError as fault:
         reason = f"its queries, keys or gates are laid out in a way not known: {fault}"
         return decision.refuse(site, reason, "split it")
     layout = layout_of(options, use.axis, 0 if parts else use.spatial)
     together = [s.head or s.length * periods for s in parts if s.name] or [width]
     if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
-        return refuse_width(decision, site, next(iter(want.reasons)))
+        return leave_one_feature(decision, site, next(iter(want.reasons)))
     names = _own_parameters(decision.model, module)
     weights = tuple(dict.fromkeys(_attribute(names[n]) for n in sorted(use.sources) if n in names))
     if weights and not any(_tensor(module, path).any() for path in weights):
@@ -88,24 +89,6 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         subtract=biases[0] if partial and biases else None,
     )
     return None
-
-
-def _parts(want: Want, width: int) -> tuple[int, tuple[Section, ...]]:
-    if want.whole or (len(want.part) == width and not want.heads):
-        return 1, ()
-    labels: list[tuple[str, int] | None] = [None] * width
-    for index in want.part:
-        labels[index] = ("part", 0)
-    for name, groups in want.heads.items():
-        for group in groups:
-            if max(group) - min(group) + 1 != len(group):
-                raise LayoutError("the features of one head are not next to each other")
-            for index in group:
-                labels[index] = (name, len(group))
-    periods, parts = sections(width, labels)
-    if sum(part.name == "part" for part in parts) > 1:  # what lies apart is normalised apart
-        parts = tuple(replace(p, name=f"part{i}") if p.name == "part" else p for i, p in enumerate(parts))
-    return periods, parts
 
 
 def _own_parameters(model: nn.Module, module: nn.Module) -> dict[str, str]:

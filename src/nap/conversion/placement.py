@@ -10,9 +10,12 @@ from typing import Any, Literal
 from torch import nn
 
 from nap.norms.norm import CHILD, Eps, Layout, Section
+from nap.norms.products import key_of, product_norms, products_run
 from nap.weights import WeightTable
 
-Action = Literal["normalise output", "normalise input", "normalise attention", "normalise recurrence"]
+Action = Literal[
+    "normalise output", "normalise input", "normalise product", "normalise attention", "normalise recurrence"
+]
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ class Placement:
         """Whether the module of this name carries its norm."""
         module = modules.get(self.module)
         inside = self.action in ("normalise attention", "normalise recurrence")
+        if module is not None and self.action == "normalise product":
+            return key_of(self.weights) in product_norms(module) and products_run(module)
         return module is not None and (inside or CHILD in module._modules)
 
     @property
@@ -92,11 +97,13 @@ class Placement:
             return self.action
         kind = "LayerNorm" if self.centre else "RMSNorm"
         where = "its input" if self.action == "normalise input" else "its output"
+        product = f"the product of {' and '.join(self.weights)}" if self.action == "normalise product" else ""
         heads = {s.name: s.head for s in self.sections if s.name and s.head}
         done = [f"RMSNorm on {' and '.join(heads)}, per head of {max(heads.values())}"] if heads else []
         if part := sum(s.length for s in self.sections if s.name and not s.head) * self.periods:
             done.append(f"{kind} on {part} of its {self.width} features")
-        text = "; ".join(str(d) for d in done) or f"{kind} on {where}"
+        text = "; ".join(str(d) for d in done) or f"{kind} on {product or where}"
+        text += f" in {product}" if done and product else ""
         if self.subtract:
             return f"{text}, bias cancelled there"
         return f"{text}, bias removed" if self.remove or self.zero else text

@@ -8,8 +8,10 @@ from dataclasses import replace
 from torch import nn
 
 from nap.flow.homogeneity import NEAR
-from nap.flow.record import Flow
-from nap.norms.norm import CHILD, FusedNorm
+from nap.flow.operations import Kind
+from nap.flow.record import Flow, Meeting
+from nap.norms.norm import CHILD, SOURCES, FusedNorm
+from nap.norms.products import product_norms
 from nap.weights import Role, Weight, WeightTable, is_bare_vector
 
 _CARE = (Role.UNUSED, Role.SCALE_INVARIANT, Role.NORMALISED)  # from the freest claim to the most careful
@@ -61,7 +63,7 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         return replace(shape, role=Role.EMBEDDING, reason="a table that rows are looked up in")
     if sinks == {"linear"}:
         return replace(shape, role=Role.CHAIN, reason="feeds another weight linearly")
-    norms = [getattr(model.get_submodule(site), CHILD, None) for site in sites]
+    norms = _norms_on(model, name, sites)
     if any(isinstance(norm, FusedNorm) and not norm.covers_all() for norm in norms):
         return replace(shape, reason="only a part of its output has a norm of its own")
     if (why := _as_it_is(flow, sites)) is not None:
@@ -69,12 +71,28 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
     met = [m for m in flow.meetings if any(c.site in sites for c in m.carry)]
     if met and not any(norms):
         where = " and ".join(dict.fromkeys(m.operation for m in met))
-        if any(m.hidden for m in met):
+        if not all(_is_output(m) for m in met):
             return replace(shape, role=Role.UNNORMALISED, reason=f"enters {where} as it is")
         return replace(shape, role=Role.OUTPUT, reason=f"reaches the output through {where}")
     if flow.unseen and not any(norms) and not sinks & {"norm", "linear"}:
         return replace(shape, role=Role.UNNORMALISED, reason="reaches a function that was not seen")
     return replace(shape, reason="normalised together with other terms of a sum")
+
+
+def _is_output(meeting: Meeting) -> bool:
+    """Whether a nonlinearity is the model's output: a ReLU after one feature, too, that nothing follows."""
+    one = meeting.kind is Kind.HOMOGENEOUS and meeting.shape[-1] == 1
+    return not meeting.followed if one else not meeting.hidden
+
+
+def _norms_on(model: nn.Module, name: str, sites: list[str]) -> list[nn.Module]:
+    """The norms on what these modules return, and on products of this weight in any of their forwards."""
+    found = [getattr(model.get_submodule(site), CHILD, None) for site in sites]
+    for site, module in model.named_modules():
+        for key, source in module.__dict__.get(SOURCES, {}).items():
+            if any(name == f"{site}.{path}".lstrip(".") for path in source.weights):
+                found.append(product_norms(module)[key])
+    return [norm for norm in found if norm is not None]
 
 
 def _as_it_is(flow: Flow, sites: list[str]) -> str | None:

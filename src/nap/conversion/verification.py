@@ -16,6 +16,7 @@ from nap.conversion.normalize import plan_with
 from nap.conversion.trial import detached_copy, examples_of, fixed_randomness
 from nap.flow.values import held_tensors
 from nap.norms.norm import CHILD, Norm, normalise_input, normalise_output
+from nap.norms.products import products_run
 from nap.weights import PLAN_ATTRIBUTE, Role, weight_groups
 
 EXACT = 1e-9  # relative change of the output, in float64, that counts as none
@@ -56,7 +57,7 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
     applied = getattr(model, PLAN_ATTRIBUTE, None)
     if applied is None:
         raise ValueError("the model was never converted; call nap.normalize_(model, args) first")
-    lost = [name for name, module in model.named_modules() if CHILD in module._modules and not _runs(module)]
+    lost = [name for name, module in model.named_modules() if not _runs(module)]
     if lost:
         raise ValueError(f"the norms of {', '.join(lost)} no longer run: their forward hooks were removed")
     again = plan_with(model, args, kwargs, applied.options, again=True)
@@ -80,6 +81,8 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
 
 
 def _runs(carrier: nn.Module) -> bool:
+    if CHILD not in carrier._modules:
+        return products_run(carrier)
     hooks = (*carrier._forward_hooks.values(), *carrier._forward_pre_hooks.values())
     return normalise_output in hooks or normalise_input in hooks
 

@@ -45,7 +45,10 @@ def _shifted(call: Call, value: Value) -> Value:
     """A sum with a number in it has no degree; a parameter in it is a bias."""
     numbers = [a for a in (*call.args[:2], call.kwargs.get("other")) if isinstance(a, (int, float, complex))]
     if call.rec.produced_here(value):
-        call.rec.flow.added.update(n for v in call.operands if not v.data for n in v.sources)
+        names = {n for v in call.operands if not v.data for n in v.sources}
+        call.rec.flow.added.update(names)
+        for carry in value.carry:
+            call.rec.flow.shifts[carry.key].update(names)
     if any(not abs(number) <= EPSILON for number in numbers):
         call.rec.flow.curved |= value.affine
         return replace(value, degrees=homogeneity.of_sum([value.degrees, homogeneity.NONE]))

@@ -38,6 +38,8 @@ def follow_contract(call: Call) -> Value:
     if any(v.sources and not v.data for v in values):
         _meet_powers(rec, values, factors)
         carry = rec.parametric(parametric_use(rec, call.name, call.args, call.kwargs, factors, values), data)
+        if rec.made is not None:
+            rec.made.fused = frozenset(n for v in added if not v.data for n in v.sources)
         carry = carry.union(*(v.carry for v in added))
         degrees = without_scales(degrees)
         return replace(out, carry=carry, degrees=degrees, affine=frozenset(), probability=False)

@@ -57,6 +57,7 @@ class Recorder(TorchFunctionMode):
         self.calls = 0
         self.operations = 0
         self.nonlinear = 0
+        self.made: Use | None = None  # by the present operation
         self.cut = False  # whether the present operation ends what its operands carry
         self.muted = 0
         self._hooks = ExitStack()
@@ -128,6 +129,7 @@ class Recorder(TorchFunctionMode):
     def _leave(self, frame: Frame, output: Tensor) -> Tensor | None:
         value = self.value(output)
         sites = {c for c in value.carry if frame.call in self.ancestors[c.call]}
+        sites |= {c for c in value.carry if c.call == frame.call}
         plain = self.nonlinear == frame.nonlinear_before
         if plain and len({c.site for c in sites}) > 1 and sites == value.carry and frame.site:
             value = self._unite(frame, output, value)
@@ -167,7 +169,7 @@ class Recorder(TorchFunctionMode):
         tensors = list(tensors_in((args, kwargs)))
         operands = [self.value(t) for t in tensors]
         self.flow.seen.update(name for v in operands if not v.data for name in v.sources)
-        self.cut = False
+        self.cut, self.made = False, None
         call = Call(self, name, args, kwargs, tensors, operands)
         outcome = effects.follow(call)
         if self.cut and not _in_place(func, args, kwargs):
@@ -185,7 +187,18 @@ class Recorder(TorchFunctionMode):
         if self.open_product is not None:
             self.products[self.open_product] = (results[0], *self.products[self.open_product][1:])
             self.open_product = None
+        if self.made is not None and isinstance(out, Tensor) and not _in_place(func, args, kwargs):
+            return self._kept(self.made, out)
         return out
+
+    def _kept(self, use: Use, product: Tensor) -> Tensor:
+        """A copy of a product to go on with: operations in place must not touch what gradients are taken of."""
+        if type(self.modules.get(self.site)) in _PLAIN:  # its result is what the module returns
+            return product
+        use.product, value = product, self.value(product)
+        clone = product.clone()
+        self.put(clone, value)
+        return clone
 
     def _cut(self, tree: Any) -> Any:
         """Data ends here for gradients, so that they run along what is carried and nothing else."""
@@ -226,6 +239,7 @@ class Recorder(TorchFunctionMode):
         for tensor in found:
             value = self.value(tensor)
             self.flow.beside_batch_norm.update(c.site for c in value.carry if not c.batch_norm)
+            self.flow.returned_keys.update(c.key for c in value.carry)
             self.flow.returned.update(c.site for c in value.carry if not c.sliced and not c.mixed)
             self.flow.degrees.update(
                 {n: max(abs(d), self.flow.degrees.get(n, 0.0)) for n, d in value.degrees.items()}
@@ -241,10 +255,13 @@ class Recorder(TorchFunctionMode):
         self.operations += 1
         carry = Carry(frame.site, frame.call, self.operations)
         self.flow.uses[carry.key] = use
+        use.joined = frozenset(c.key for value in operands for c in value.carry)
+        self.made = use
         for value in operands:
             self.sink(value.carry, "linear")
             for pending in value.pending:
                 self.flow.meetings[pending].hidden = True
+                self.flow.meetings[pending].followed = True
         self.ancestors.setdefault(frame.call, frozenset())
         self.cut = not any(c.product for v in operands for c in v.carry)
         mixed = (c for v in operands for c in v.carry if c.product and not c.mixed and not v.probability)
@@ -271,6 +288,9 @@ class Recorder(TorchFunctionMode):
     def sink(self, carry: Iterable[Carry], sink: str) -> None:
         for c in carry:
             self.flow.sinks[c.site].add(sink)
+
+
+_PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
 
 
 def _constants(model: nn.Module) -> Iterator[Tensor]:

@@ -24,6 +24,8 @@ from nap.norms.given import Rows, leave
 from nap.norms.joined import TELLS, Known, telling
 
 EPS = 1e-5  # torch's default for LayerNorm; relative to the weight unless a float is asked for
+PRODUCTS = "nap_products"  # the child of a module that holds the norms on products in its forward
+SOURCES = "nap_products_of"  # in its __dict__: which weights each of them is for
 CHILD = "nap_norm"  # the name under which a norm hangs on the module whose output it normalises
 # Hooks are kept under a key of their own: the numbers that torch hands out start anew in each process,
 # so a pickled model's hook could be overwritten by the next one registered on it.
@@ -313,7 +315,7 @@ class Source:
 
 def has_parts(module: nn.Module) -> bool:
     """Whether there are modules in it, other than a norm of ours that hangs on it."""
-    return any(name != CHILD for name, _ in module.named_children())
+    return any(name not in (CHILD, PRODUCTS) for name, _ in module.named_children())
 
 
 def normalise_output(module: nn.Module, args: Any, output: Tensor) -> Tensor:
@@ -348,5 +350,6 @@ def normalise_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]
 
 def keep_zero(module: nn.Module, incompatible_keys: Any) -> None:
     """Hook after `load_state_dict`: a checkpoint from before the conversion revives no bias."""
-    for path in module.__dict__[CHILD + "_source"].zero:
+    sources = [module.__dict__.get(CHILD + "_source"), *module.__dict__.get(SOURCES, {}).values()]
+    for path in (path for source in sources if source is not None for path in source.zero):
         module.get_parameter(path).data.zero_()
