@@ -1,4 +1,4 @@
-"""Plans do not depend on the type that a model computes in: casts that do nothing in one do something in another."""
+"""Plans do not depend on the type that a model computes in, whatever its casts do there."""
 
 from collections.abc import Callable
 from typing import Any

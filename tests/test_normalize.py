@@ -98,7 +98,7 @@ def test_a_failure_on_the_way_undoes_everything(build, inputs, monkeypatch):
 
 
 def test_problems_leave_the_model_as_it_was():
-    model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 1), nn.Sigmoid(), nn.Linear(1, 2))
+    model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.GRUCell(6, 4), nn.Linear(4, 2))
     before = snapshot(model)
     with pytest.raises(ValueError, match="left as it is, because of 1 problem"):
         nap.normalize_(model, torch.randn(2, 8))

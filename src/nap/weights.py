@@ -129,10 +129,12 @@ def _traced_rows(model: nn.Module) -> dict[str, Weight]:
         if plan is None:
             continue
         modules = dict(module.named_modules())
-        lost = tuple(f"{p.module}." for p in plan.placements if not p.is_applied(modules))
+        gone = [p for p in plan.placements if not p.is_applied(modules)]
+        products = {f"{p.module}.{w}".lstrip(".") for p in gone for w in p.weights if "product" in p.action}
+        lost = tuple(f"{p.module}." for p in gone if "product" not in p.action)
         for row in plan.weights.values():
             name = f"{prefix}.{row.name}" if prefix else row.name
-            if row.name.startswith(lost):
+            if row.name.startswith(lost) or row.name in products:
                 row = Weight(row.name, Role.WEIGHT, "its norm is gone: exchanged after nap.normalize_")
             rows.setdefault(name, replace(row, name=name))
     return rows

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import torch
 from torch import nn
 
-from nap.conversion.needs import Decision, Want, gather, layout_of, parts_of, leave_one_feature
+from nap.conversion.needs import Decision, Want, gather, layout_of, leave_one_feature, parts_of
 from nap.conversion.placement import Options, Placement
 from nap.conversion.products import place_product
 from nap.conversion.sums import place_sums

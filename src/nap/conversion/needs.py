@@ -13,8 +13,8 @@ from nap.flow.operations import Kind
 from nap.flow.record import Flow, Meeting, Use
 from nap.flow.values import Carry
 from nap.norms.norm import CHILD, EPS, FusedNorm, Layout, Section, has_parts
+from nap.norms.products import norm_on_product
 from nap.norms.recurrent import NORMALIZED
-
 
 ProductKey = tuple[str, frozenset[str]]  # the module whose forward makes a product, and its weights
 
@@ -30,7 +30,9 @@ class Want:
     heads: dict[str, set[frozenset[int]]] = field(default_factory=dict)
     gain: float = 1.0
     batch_norm: bool = False
-    keys: set[tuple[int, tuple[str, int, int]]] = field(default_factory=set)  # of results that asked, by forward
+    keys: set[tuple[int, tuple[str, int, int]]] = field(
+        default_factory=set
+    )  # of results that asked, by forward
 
 
 @dataclass
@@ -40,7 +42,9 @@ class Decision:
     model: nn.Module
     options: Options
     wants: dict[str, Want] = field(default_factory=dict)
-    products: dict[ProductKey, Want] = field(default_factory=dict)  # inside of forwards: see nap.norms.products
+    products: dict[ProductKey, Want] = field(
+        default_factory=dict
+    )  # inside of forwards: see nap.norms.products
     placements: dict[str, Placement] = field(default_factory=dict)
     notes: dict[str, Note] = field(default_factory=dict)
     problems: dict[str, Problem] = field(default_factory=dict)
@@ -131,13 +135,15 @@ def _meeting(decision: Decision, flow: Flow, meeting: Meeting) -> None:
 
 
 def _accepted_product(decision: Decision, flow: Flow, carry: Carry) -> bool:
-    """Whether the caller excludes the modules whose weights make a product, or accepts it by a weight's name."""
+    """Whether the caller excludes the modules whose weights make a product, or accepts it by name."""
     sources = flow.uses[carry.key].sources
     if flow.uses[carry.key].product is None or not sources:
         return False
     if min(sources) in decision.options.allow:
         decision.accepted.add(min(sources))
-        decision.notes[min(sources)] = Note(min(sources), "accepted by the caller: its product is left as it is")
+        decision.notes[min(sources)] = Note(
+            min(sources), "accepted by the caller: its product is left as it is"
+        )
         return True
     owners = {name.rpartition(".")[0] for name in sources}
     return all(decision.excluded(owner) for owner in sorted(owners))
@@ -176,14 +182,17 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
         )
         return
     inside = carry.call in meeting.active or carry.site in flow.tupled or use.output is None
-    if inside and not can_be_product(decision, meeting, carry, use):
+    if inside and not _can_be_product(decision, flow, meeting, carry):
         _at_input(decision, meeting, carry, use)
         return
     if inside:
         use = replace(use, output=use.product)
     features, heads = meeting.features.get(carry), meeting.heads.get(carry)
     covered = getattr(decision.model.get_submodule(carry.site), CHILD, None)
-    if isinstance(covered, FusedNorm) and not inside:
+    if inside and (found := carrier_of(decision.model, carry.site, use.sources)) is not None:
+        weights = [decision.model.get_parameter(name) for name in use.sources]
+        covered = norm_on_product(decision.model.get_submodule(found[0]), weights)
+    if isinstance(covered, FusedNorm):
         reached = frozenset().union(*heads.groups) if heads else features
         if reached is not None and reached <= covered.normalised_features():
             return
@@ -210,18 +219,30 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
         want.part |= features or set()
 
 
-def can_be_product(decision: Decision, meeting: Meeting, carry: Carry, use: Use) -> bool:
+def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> bool:
     """Whether the product itself can have the norm, where a function makes it inside of a forward.
 
     Not the correction of another product (LoRA): a norm of its own would blow it up. There a norm can only
-    be on the sum.
+    be on the sum. And not where a module that is called uses the same weights.
     """
+    use = flow.uses[carry.key]
     if use.product is None or meeting.faults.get(carry) or not use.sources:
+        return False
+    place = decision.placements.get(meeting.modules[-1]) if meeting.modules else None
+    if place is not None and place.action == "normalise input":  # a norm of a sum is on all that enters
         return False
     others = any(c.key != carry.key and c.product == carry.product for c in meeting.carry)
     weights = [decision.model.get_parameter(name) for name in use.sources]
     correction = bool(use.joined) or not any(weight.any() for weight in weights)
-    return not (others and correction) and carrier_of(decision.model, carry.site, use.sources) is not None
+    if others and correction:
+        return False
+    below = f"{carry.site}.".lstrip(".")
+    if any(
+        u.sources & use.sources and k[0] != carry.site and k[0].startswith(below)
+        for k, u in flow.uses.items()
+    ):
+        return False
+    return carrier_of(decision.model, carry.site, use.sources) is not None
 
 
 def carrier_of(model: nn.Module, site: str, sources: frozenset[str]) -> tuple[str, tuple[str, ...]] | None:

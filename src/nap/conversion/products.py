@@ -19,7 +19,7 @@ from nap.conversion.needs import (
 from nap.conversion.placement import Placement
 from nap.flow.layout import LayoutError
 from nap.flow.record import Flow, Use
-from nap.norms.norm import EPS
+
 UseKey = tuple[str, int, int]
 
 
@@ -86,12 +86,12 @@ def _otherwise_used(key: ProductKey, want: Want, flows: Sequence[Flow]) -> str |
                 assert want.use.output is not None
                 if use.product is None or use.product.shape[use.axis] != want.use.output.shape[want.use.axis]:
                     return f"its product {reason}, and it makes products of other widths, too"
-            elif use.sources & sources and use.operation != "sum" and f"{where}.".startswith(f"{site}."):
-                return f"its product {reason}, and it is used in another way in {where}, too"
         for keys in made.values():
             asked = [(id(flow), found) in want.keys for found in keys]
             if any(asked) and not (all(asked) and (len(keys) == 1 or not want.heads)):
-                return f"its product {reason}, and others that are made of it do not, or another part of it does"
+                return (
+                    f"its product {reason}, and others that are made of it do not, or another part of it does"
+                )
     return None
 
 

@@ -81,10 +81,10 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
 
 
 def _runs(carrier: nn.Module) -> bool:
-    if CHILD not in carrier._modules:
-        return products_run(carrier)
     hooks = (*carrier._forward_hooks.values(), *carrier._forward_pre_hooks.values())
-    return normalise_output in hooks or normalise_input in hooks
+    if not products_run(carrier):
+        return False
+    return CHILD not in carrier._modules or normalise_output in hooks or normalise_input in hooks
 
 
 def scale_changes(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, float]:

@@ -34,7 +34,9 @@ class Use:
     output: Tensor | None = None  # what the site returned
     product: Tensor | None = None  # what the function gave
     fused: frozenset[str] = frozenset()  # parameters that the function adds to it
-    joined: frozenset[tuple[str, int, int]] = frozenset()  # results that entered it linearly, with no norm between
+    joined: frozenset[tuple[str, int, int]] = (
+        frozenset()
+    )  # results that entered it linearly, with no norm between
 
     @property
     def place(self) -> Tensor | None:
@@ -73,7 +75,9 @@ class Flow:
     sinks: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # site → norm, linear, ...
     degrees: dict[str, float] = field(default_factory=dict)  # of the outputs together
     returned_keys: set[tuple[str, int, int]] = field(default_factory=set)  # the same, by call and operation
-    shifts: dict[tuple[str, int, int], set[str]] = field(default_factory=lambda: defaultdict(set))  # added to them
+    shifts: dict[tuple[str, int, int], set[str]] = field(
+        default_factory=lambda: defaultdict(set)
+    )  # added to them
     returned: set[str] = field(default_factory=set)  # sites whose whole un-normalised result is an output
     followers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # norm → activations
     curved: set[str] = field(default_factory=set)  # norms that more than ReLU-like activations follow

@@ -25,6 +25,7 @@ from nap.flow.operations import operation_name
 from nap.flow.record import Flow, Frame, Use
 from nap.flow.values import CONSTANT, NO_CARRY, Carry, Value, held_tensors, merge, tensors_in
 from nap.norms.norm import CHILD, FusedNorm
+from nap.norms.products import norm_on_product
 
 
 def record(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Flow:
@@ -46,6 +47,7 @@ class Recorder(TorchFunctionMode):
         self.flow = Flow()
         self.names = {id(module): name for name, module in model.named_modules()}
         self.modules = dict(model.named_modules())
+        self.weights = dict(model.named_parameters())
         self.ndims = {name: p.ndim for name, p in model.named_parameters()}
         self.values: dict[int, Value] = {}
         self.alive: list[Tensor] = []  # ids stay unique only while their tensors live
@@ -192,7 +194,7 @@ class Recorder(TorchFunctionMode):
         return out
 
     def _kept(self, use: Use, product: Tensor) -> Tensor:
-        """A copy of a product to go on with: operations in place must not touch what gradients are taken of."""
+        """A copy of a product to go on with: what gradients are taken of must not change in place."""
         if type(self.modules.get(self.site)) in _PLAIN:  # its result is what the module returns
             return product
         use.product, value = product, self.value(product)
@@ -267,9 +269,14 @@ class Recorder(TorchFunctionMode):
         mixed = (c for v in operands for c in v.carry if c.product and not c.mixed and not v.probability)
         return frozenset([carry, *(replace(c, mixed=True) for c in mixed)])
 
-    def has_parts(self, site: str) -> bool:
-        """Whether parts of what this module returns have norms of their own."""
-        return isinstance(getattr(self.modules[site], CHILD, None), FusedNorm)
+    def has_parts(self, carry: Carry) -> bool:
+        """Whether parts of this result have norms of their own."""
+        weights = [self.weights[name] for name in self.flow.uses[carry.key].sources]
+        around = [name for name in self.modules if f"{carry.site}.".startswith(f"{name}.") or not name]
+        on_product = [norm_on_product(self.modules[name], weights) for name in around] if weights else []
+        return any(
+            isinstance(n, FusedNorm) for n in (getattr(self.modules[carry.site], CHILD, None), *on_product)
+        )
 
     def produced_here(self, value: Value) -> bool:
         """Whether a product of the running module, or of one inside it, is part of the value."""

@@ -9,7 +9,7 @@ cancelled where a part of the product is normalised; one that is added later tak
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -19,12 +19,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nap.norms.norm import PRODUCTS, SOURCES, FusedNorm
+from nap.norms.norm import PRODUCTS, SOURCES, FusedNorm, Norm
 
 _ADDEND_FIRST = ("addmm", "addmv", "addbmm", "baddbmm")
 _ADDEND_LAST = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d")
-_BARE = ("matmul", "mm", "bmm", "mv", "einsum", "inner", "tensordot", "conv_tbc", "bilinear")
-_SPACES: tuple[Any, ...] = (torch, F, Tensor)
+_BARE = (
+    *("matmul", "mm", "bmm", "mv", "dot", "vdot", "inner", "outer", "einsum", "tensordot", "chain_matmul"),
+    *("conv_tbc", "bilinear", "grouped_mm", "_grouped_mm"),
+)
+_SPACES: tuple[Any, ...] = (torch, F, Tensor, torch.linalg)
 _CONTRACTS: dict[Any, str] = {  # function → its name
     **{
         getattr(space, name): name
@@ -60,9 +63,9 @@ class NormalisedForward:
     ...     def forward(self, x):
     ...         return torch.relu(x @ self.w)
     >>> layer = Layer()
-    >>> norm = hang_(layer, "w", nn.LayerNorm(4), ProductSource(("w",)))
+    >>> norm = hang_(layer, "w", Norm(4), ProductSource(("w",)))
     >>> x = torch.randn(2, 8)
-    >>> torch.equal(layer(x), torch.relu(layer.nap_products.w(x @ layer.w)))
+    >>> torch.equal(layer(x), torch.relu(norm(x @ layer.w, layer.w)))
     True
     """
 
@@ -104,6 +107,15 @@ def product_norms(module: nn.Module) -> dict[str, nn.Module]:
     """The norms on products that hang on a module, by key."""
     norms = module._modules.get(PRODUCTS)
     return dict(norms.items()) if isinstance(norms, nn.ModuleDict) else {}
+
+
+def norm_on_product(module: nn.Module, weights: Iterable[Tensor]) -> nn.Module | None:
+    """The norm on the product of just these weights in the forward of `module`."""
+    wanted = {id(weight) for weight in weights}
+    for key, source in module.__dict__.get(SOURCES, {}).items():
+        if wanted == {id(attrgetter(path)(module)) for path in source.weights}:
+            return product_norms(module)[key]
+    return None
 
 
 def products_run(module: nn.Module) -> bool:
@@ -157,12 +169,12 @@ class _OnProducts(TorchFunctionMode):
     def _normalised(
         self, key: str, func: Any, args: Any, kwargs: Any, factors: list[Tensor], addend: _Addend | None
     ) -> Tensor:
-        norm = self.norms[key]  # type: ignore[index]
+        norm: Norm | FusedNorm = self.norms[key]  # type: ignore[index, assignment]
         if isinstance(norm, FusedNorm) and not norm.covers_all() and addend is not None:
             y = addend.added(func, args, kwargs)
-            return norm(y, *factors, bias=addend.value)  # type: ignore[no-any-return]
+            return norm(y, *factors, bias=addend.value)
         y = func(*args, **kwargs) if addend is None else addend.left_out(func, args, kwargs)
-        return norm(y, *factors)  # type: ignore[no-any-return]
+        return norm(y, *factors)
 
     def _made_of(self, tensor: Tensor) -> frozenset[str] | None:
         for made, paths in self.made:
@@ -185,8 +197,10 @@ class _Addend:
         """The call as it was."""
         if self.first:
             return func(self.value, *args, **kwargs)
-        return func(*args[:2], self.value, *args[2:], **kwargs) if len(args) > 2 else func(
-            *args, bias=self.value, **kwargs
+        return (
+            func(*args[:2], self.value, *args[2:], **kwargs)
+            if len(args) > 2
+            else func(*args, bias=self.value, **kwargs)
         )
 
     def left_out(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:

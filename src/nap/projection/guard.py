@@ -62,8 +62,8 @@ class MoveGuard:
         way = f"attach the optimizer that takes the steps, attach(optimizer.{inner}), or " if inner else ""
         return (
             f"{self.name} moved before each of {self._found} backward passes, and {kind}.step was not "
-            f"called in between, so the weights are not projected (an optimizer that steps in two halves, such "
-            f"as SAM, does that); {way}call projector.project_() after each update"
+            f"called in between, so the weights are not projected (an optimizer that steps in two halves, "
+            f"such as SAM, does that); {way}call projector.project_() after each update"
         )
 
     def remove(self) -> None:
