@@ -100,6 +100,30 @@ def test_subclasses_count_and_strangers_are_asked_about(model):
         effective_learning_rates(model, stranger, update="sideways")
 
 
+class Lars(torch.optim.SGD):
+    """Rescales each step to the size of its weight: no SGD by Definition 1, whatever it extends."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.grad = None if p.grad is None else p.grad * (p.norm() / p.grad.norm())
+        return super().step(closure)
+
+
+class Named(torch.optim.SGD):
+    """The same step under another name."""
+
+
+@pytest.mark.parametrize("first", [Lars, Named, torch.optim.SGD])
+def test_a_subclass_with_a_step_of_its_own_is_asked_about(model, first):
+    first(model.parameters(), lr=0.1)  # torch wraps the step of each class when the first of it is made
+    with pytest.raises(ValueError, match=r"Lars extends SGD with a step of its own.*update='raw'"):
+        effective_learning_rates(model, Lars(model.parameters(), lr=0.1))
+    assert effective_learning_rates(model, Lars(model.parameters(), lr=0.1), update="normalised")
+    assert update_of(Named(model.parameters(), lr=0.1)) is Update.RAW
+    assert update_of(torch.optim.SGD(model.parameters(), lr=0.1)) is Update.RAW
+
+
 @pytest.mark.parametrize("kind", ["LBFGS", "Rprop", "Adafactor", "ASGD"])
 def test_optimizers_beyond_definition_1_are_refused(model, kind):
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1)

@@ -98,7 +98,7 @@ def test_a_failure_on_the_way_undoes_everything(build, inputs, monkeypatch):
 
 
 def test_problems_leave_the_model_as_it_was():
-    model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 1), nn.Sigmoid(), nn.Linear(1, 2))
+    model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.GRUCell(6, 4), nn.Linear(4, 2))
     before = snapshot(model)
     with pytest.raises(ValueError, match="left as it is, because of 1 problem"):
         nap.normalize_(model, torch.randn(2, 8))
@@ -286,3 +286,26 @@ def test_a_model_without_a_forward_is_told_what_to_do() -> None:
 
     with pytest.raises(ValueError, match="convert the parts of it that can"):
         nap.plan(Agent(), torch.randn(2, 4))
+
+
+class Probing(nn.Module):
+    """A layer's result enters a hidden ReLU, and a sigmoid that is an output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.layer(x)
+        return self.head(F.relu(y)), torch.sigmoid(y)
+
+
+def test_a_note_on_a_module_that_gets_a_norm_is_kept():
+    model = Probing()
+    plan = nap.normalize_(model, torch.randn(4, 8))
+    assert [(row["module"], row["action"]) for row in plan.rows] == [
+        ("layer", "LayerNorm on its output, bias removed"),
+        ("layer", "noted"),
+    ]
+    assert plan.left_alone[0].reason == "sigmoid after it is the model's output"
+    assert nap.verify(model, torch.randn(4, 8)).left_alone == ()

@@ -225,3 +225,14 @@ def test_another_architecture_is_not_projected(other: nn.Module, words: str) -> 
     with pytest.raises(ValueError, match=f"(?s){words}"):
         Projector(net()).project_(other)
     assert_close(other.state_dict(), before, rtol=0, atol=0)
+
+
+def test_the_plan_of_a_loaded_state_prints_the_radii_that_are_kept() -> None:
+    model = net()
+    saved = Projector(model).state_dict()
+    for parameter in model.parameters():
+        parameter.data *= 3
+    projector = Projector(model)
+    projector.load_state_dict(saved)
+    radii = {row.name: row.radius for row in projector.plan.rows if row.radius is not None}
+    assert radii == pytest.approx({name: saved["radii"][name].norm().item() for name in radii})

@@ -292,12 +292,29 @@ def test_norm_and_affine_and_eps():
 def test_exclude_and_allow():
     assert list(placed(nn.Sequential(mlp(), mlp()[:0]), exclude=["0.2"])) == ["0.0"]
     assert placed(nn.Sequential(mlp()), exclude=["0"]) == placed(mlp(), exclude=[""]) == {}
-    gate = nn.Sequential(nn.Linear(8, 1), nn.Sigmoid(), nn.Linear(1, 3))
-    (problem,) = nap.plan(gate, X).problems
+    cell = nn.Sequential(nn.RNNCell(8, 4), nn.Linear(4, 3))
+    (problem,) = nap.plan(cell, X).problems
     assert problem.name == "0"
+    assert placed(cell, allow=["0"]) == {}
+    with pytest.raises(ValueError, match=r"gates inside.*allow=\['0'\]"):
+        nap.normalize_(cell, X)
+
+
+def test_a_gate_of_one_feature_is_left_alone_and_noted():
+    gate = nn.Sequential(nn.Linear(8, 1), nn.Sigmoid(), nn.Linear(1, 3))
+    plan = nap.normalize_(gate, X)
+    assert plan.placements == ()
+    assert [note.name for note in plan.left_alone] == ["0"]
+    assert plan.left_alone[0].reason.startswith("it enters sigmoid with one feature, and a norm over one")
+    assert plan.weights["0.weight"].role is nap.Role.UNNORMALISED
     assert placed(gate, allow=["0"]) == {}
-    with pytest.raises(ValueError, match=r"one feature.*allow=\['0'\]"):
-        nap.normalize_(gate, X)
+
+
+@pytest.mark.parametrize("one", [nn.ReLU(), nn.LeakyReLU()])
+def test_a_final_relu_of_one_feature_counts_as_the_output(one):
+    plan = nap.normalize_(nn.Sequential(mlp(), nn.ReLU(), nn.Linear(3, 1), one), X)
+    assert [note.name for note in plan.left_alone] == ["2"]
+    assert plan.weights["2.weight"].role is nap.Role.OUTPUT
 
 
 def test_recurrence_is_a_choice():

@@ -316,11 +316,13 @@ def test_every_batch_norm_can_carry_the_norm_of_a_sum(layer, norm, shape, layout
     assert found(x.new_ones(2, 8, *shape[2:])).shape == (2, 8, *shape[2:])
 
 
-def test_one_number_alone_is_refused():
+def test_one_number_alone_is_left_as_it_is():
     model = Sum(nn.ReLU())
     model.one, model.two, model.head = nn.Linear(4, 1), nn.Linear(4, 1), nn.Linear(1, 3)
-    with pytest.raises(ValueError, match="act: it is entered by the sum of one and two with one feature"):
-        nap.normalize_(model, vectors(), residual="sum")
+    plan = nap.normalize_(model, vectors(), residual="sum")
+    assert plan.placements == ()
+    assert [note.name for note in plan.left_alone] == ["act"]
+    assert plan.left_alone[0].reason.startswith("it is entered by the sum of one and two with one feature")
 
 
 # -- options ---------------------------------------------------------------------------------------

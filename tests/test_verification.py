@@ -175,3 +175,24 @@ def test_a_change_is_measured_against_the_largest_entry_and_nan_is_infinite():
     assert relative_change([a], [b]) == 0.25
     assert relative_change([a], [torch.tensor([float("nan"), 0.0])]) == float("inf")
     assert relative_change([torch.tensor([1, 2])], [torch.tensor([3, 4])]) == 0.0
+
+
+class Casting(nn.Module):
+    """Makes float32 tensors on the way, casts to float32, and holds one that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head, self.mix = nn.Linear(8, 16), nn.Linear(16, 3), torch.eye(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        held = torch.zeros(len(x), 16, dtype=torch.float32)
+        held += F.relu(self.layer(x.to(torch.float32) @ torch.eye(8))).float() @ self.mix
+        with torch.autocast("cpu", torch.bfloat16, enabled=False):
+            return self.head(held.to(torch.float32))
+
+
+def test_a_model_that_makes_float32_tensors_is_tried_in_float64():
+    result = nap.verify(converted(Casting()), X)
+    assert (result.norms, result.scale_invariant) == (1, 1)
+    assert result.worst_change < 1e-12
+    assert torch.get_default_dtype() == torch.float32

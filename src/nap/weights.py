@@ -47,6 +47,7 @@ class Weight:
     reason: str = ""
     out_axis: int = 0  # the axis of output features: rows of a Linear, 1 for (in, out) layouts
     stacked: int = 0  # leading axes that list independent weights, such as experts
+    groups: int = 1  # of a transposed convolution: its first axis lists the inputs of each
     part: Literal["scale", "offset", "mean", "noise"] | None = None  # of a norm, or of a noisy layer
     beside: str | None = None  # of a noisy layer: the weight that shares its scale, the noise's or the mean's
     homogeneous: bool | None = None  # for AFFINE: only ReLU-like activations follow; None: not traced
@@ -136,10 +137,12 @@ def _traced_rows(model: nn.Module) -> dict[str, Weight]:
         if plan is None:
             continue
         modules = dict(module.named_modules())
-        lost = tuple(f"{p.module}." for p in plan.placements if not p.is_applied(modules))
+        gone = [p for p in plan.placements if not p.is_applied(modules)]
+        products = {f"{p.module}.{w}".lstrip(".") for p in gone for w in p.weights if "product" in p.action}
+        lost = tuple(f"{p.module}." for p in gone if "product" not in p.action)
         for row in plan.weights.values():
             name = f"{prefix}.{row.name}" if prefix else row.name
-            if row.name.startswith(lost):
+            if row.name.startswith(lost) or row.name in products:
                 row = Weight(row.name, Role.WEIGHT, "its norm is gone: exchanged after nap.normalize_")
             beside = f"{prefix}.{row.beside}" if prefix and row.beside else row.beside
             rows.setdefault(name, replace(row, name=name, beside=beside))
@@ -154,5 +157,6 @@ def _structural_row(model: nn.Module, name: str, parameter: nn.Parameter) -> Wei
         return Weight(name, Role.AFFINE, f"{part} of {type(module).__name__}", part=part)
     if parameter.ndim < 2 or is_bare_vector(model, name, parameter):
         return Weight(name, Role.BIAS)
-    out_axis = 1 if isinstance(module, nn.modules.conv._ConvTransposeNd) else 0
-    return Weight(name, Role.WEIGHT, "not traced", out_axis=out_axis)
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        return Weight(name, Role.WEIGHT, "not traced", out_axis=1, groups=module.groups)
+    return Weight(name, Role.WEIGHT, "not traced")

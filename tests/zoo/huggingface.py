@@ -118,7 +118,6 @@ _decoder("Qwen3MoeForCausalLM", EXPERTS | {"num_experts": 3, "moe_intermediate_s
 _decoder(
     "GptOssForCausalLM",
     EXPERTS | {"num_local_experts": 3, "sliding_window": 4},
-    refusal=r"gate_up_proj",  # product, clamp and sigmoid in one module's forward
 )
 _decoder("OlmoeForCausalLM", EXPERTS | {"num_experts": 3})
 _decoder(
@@ -128,11 +127,9 @@ _decoder(
     | {"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 100.0}}
     | {"ffn_config": {"ffn_hidden_size": 48, "hidden_size": 32, "moe_num_experts": 3, "moe_top_k": 2}},
 )
-BY_HAND = r"conv1d\.weight"  # these two hand the convolution's weight to a function and never call the module
 _decoder(
     "MambaForCausalLM",
     COMMON | {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "time_step_rank": 6},
-    refusal=BY_HAND,
 )
 _decoder(
     "Mamba2ForCausalLM",
@@ -146,7 +143,6 @@ _decoder(
         "n_groups": 2,
     }
     | {"chunk_size": 8},
-    refusal=BY_HAND,
 )
 _decoder("RwkvForCausalLM", COMMON | {"hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 2})
 

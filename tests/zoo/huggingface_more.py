@@ -46,11 +46,9 @@ _all(
     text,
     TEXT | {"max_position_embeddings": 40, "embedding_size": 32},
 )
-_add(
-    "IBertModel", text, TEXT | {"max_position_embeddings": 40}, refusal=r"query"
-)  # F.linear on its own copies
+_add("IBertModel", text, TEXT | {"max_position_embeddings": 40})  # F.linear on its own copies
 XLNET = COMMON | {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48}
-_add("XLNetModel", text, XLNET, refusal=r"rel_attn\.q")  # einsum on parameters
+_add("XLNetModel", text, XLNET, batched=False)
 _add(
     "FunnelModel",
     text,
@@ -74,25 +72,21 @@ _all(
     causal=1,
 )
 GATED = GROUPED | {"lru_width": 32, "attention_window_size": 4}
-_add(
-    "RecurrentGemmaForCausalLM", text, GATED, causal=1, refusal=r"input_gate_weight"
-)  # product on parameters
+_add("RecurrentGemmaForCausalLM", text, GATED, causal=1)  # product on parameters
 ROUTED = GROUPED | {"num_experts_per_tok": 2, "num_experts": 3, "num_local_experts": 3}
 ROUTED |= {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 24}
 _add("GraniteMoeForCausalLM", text, ROUTED, causal=1)
-_add("PhimoeForCausalLM", text, ROUTED, causal=1, refusal=r"router")  # clamps its router's product
+_add("PhimoeForCausalLM", text, ROUTED, causal=1)
 _add("JetMoeForCausalLM", text, ROUTED, causal=1, refusal=r"router")  # routes queries, behind a detach
-_add("Qwen2MoeForCausalLM", text, ROUTED, causal=1, refusal=r"shared_expert_gate")  # a gate of width one
+_add("Qwen2MoeForCausalLM", text, ROUTED, causal=1)
 LATENT = GROUPED | {"moe_intermediate_size": 24, "num_experts_per_tok": 2}
 LATENT |= {"q_lora_rank": 12, "kv_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8}
 LATENT |= {"v_head_dim": 8, "head_dim": 4, "num_key_value_heads": 4}
 LATENT |= {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}
 _add("DeepseekV2ForCausalLM", text, LATENT, causal=1)
-_add("DeepseekV3ForCausalLM", text, LATENT, causal=1, refusal=r"mlp\.gate")  # a router of sigmoids
+_add("DeepseekV3ForCausalLM", text, LATENT, causal=1)
 STATES = COMMON | {"hidden_size": 32, "num_hidden_layers": 1, "state_size": 4}
-_add(
-    "FalconMambaForCausalLM", text, STATES, causal=1, refusal=r"conv1d\.weight"
-)  # hands its weight to a function
+_add("FalconMambaForCausalLM", text, STATES, causal=1)  # hands its weight to a function
 MIXED = GROUPED | {"layer_types": ["conv", "full_attention"], "block_ff_dim": 48}
 _add("Lfm2ForCausalLM", text, MIXED, causal=1)
 

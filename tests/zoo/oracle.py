@@ -183,6 +183,8 @@ def _excuse_call(weight: str, call: Call) -> str | None:
         return "computed from no data"
     if not call.hidden and call.key[1] not in RECTIFYING:
         return "output"
+    if call.input.ndim in (2, 3) and 1 in (call.input.shape[-1], call.input.shape[1]):
+        return "one feature, whose norm would be a constant"
     if call.key[1] in SOFTMAX and not call.trace.product:
         return "softmax of a linear layer"
     if call.key[1] in SOFTMAX and weight in call.trace.made_by:

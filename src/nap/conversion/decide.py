@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import nn
 
-from nap.conversion.needs import Decision, Want, gather, layout_of, refuse_width
+from nap.conversion.needs import Decision, Want, gather, layout_of, leave_one_feature, parts_of
 from nap.conversion.placement import Options, Placement
+from nap.conversion.products import place_product
 from nap.conversion.sums import place_sums
-from nap.flow.layout import LayoutError, sections
+from nap.flow.layout import LayoutError
 from nap.flow.record import Flow
-from nap.norms.norm import EPS, Section
+from nap.norms.norm import EPS
 
 _PLAIN = (nn.Linear, nn.modules.conv._ConvNd)  # their bias may simply become None
 
@@ -35,6 +35,8 @@ def decide(model: nn.Module, flows: Sequence[Flow], options: Options) -> Decisio
             )
         else:
             _place(decision, site, want, flows)
+    for key, want in decision.products.items():
+        place_product(decision, key, want, flows)
     return decision
 
 
@@ -44,14 +46,14 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
     assert use.output is not None
     module, width = decision.model.get_submodule(site), use.output.shape[use.axis]
     try:
-        periods, parts = _parts(want, width)
+        periods, parts = parts_of(want, width)
     except LayoutError as fault:
         reason = f"its queries, keys or gates are laid out in a way not known: {fault}"
         return decision.refuse(site, reason, "split it")
     layout = layout_of(options, use.axis, 0 if parts else use.spatial)
     together = [s.head or s.length * periods for s in parts if s.name] or [width]
     if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
-        return refuse_width(decision, site, next(iter(want.reasons)))
+        return leave_one_feature(decision, site, next(iter(want.reasons)))
     names = _own_parameters(decision.model, module)
     weights = tuple(dict.fromkeys(_attribute(names[n]) for n in sorted(use.sources) if n in names))
     if weights and not any(_tensor(module, path).any() for path in weights):
@@ -64,6 +66,7 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         reason = f"a part of its output is normalised and it has {len(biases)} biases"
         return decision.refuse(site, reason, "split it")
     droppable = [p for p in biases if isinstance(module.get_submodule(p.rpartition(".")[0]), _PLAIN)]
+    undone = want.batch_norm and not any(site in flow.beside_batch_norm for flow in flows)
     only_heads = bool(want.heads) and not want.part  # heads are never centred; a gate beside them is
     decision.placements[site] = Placement(
         site,
@@ -76,34 +79,17 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         periods=periods,
         sections=parts,
         centre=options.norm == "layer" and not only_heads,
-        scale=options.affine != "none",
+        scale=options.affine != "none" and not undone,
         offset=options.affine == "scale_offset" and not want.batch_norm and not only_heads,
         eps=options.eps if weights or options.eps != "relative" else EPS,
         gain=want.gain,
+        before_batch_norm=undone,
         weights=weights,
         remove=() if partial else tuple(droppable),
         zero=() if partial else tuple(p for p in biases if p not in droppable),
         subtract=biases[0] if partial and biases else None,
     )
     return None
-
-
-def _parts(want: Want, width: int) -> tuple[int, tuple[Section, ...]]:
-    if want.whole or (len(want.part) == width and not want.heads):
-        return 1, ()
-    labels: list[tuple[str, int] | None] = [None] * width
-    for index in want.part:
-        labels[index] = ("part", 0)
-    for name, groups in want.heads.items():
-        for group in groups:
-            if max(group) - min(group) + 1 != len(group):
-                raise LayoutError("the features of one head are not next to each other")
-            for index in group:
-                labels[index] = (name, len(group))
-    periods, parts = sections(width, labels)
-    if sum(part.name == "part" for part in parts) > 1:  # what lies apart is normalised apart
-        parts = tuple(replace(p, name=f"part{i}") if p.name == "part" else p for i, p in enumerate(parts))
-    return periods, parts
 
 
 def _own_parameters(model: nn.Module, module: nn.Module) -> dict[str, str]:

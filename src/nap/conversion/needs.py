@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from nap.conversion.placement import Note, Options, Placement, Problem
+from nap.flow.layout import LayoutError, sections
 from nap.flow.operations import Kind
 from nap.flow.record import Flow, Meeting, Use
 from nap.flow.values import Carry
-from nap.norms.norm import CHILD, EPS, FusedNorm, Layout, has_parts
+from nap.norms.norm import CHILD, EPS, FusedNorm, Layout, Section, has_parts
+from nap.norms.products import norm_on_product
 from nap.norms.recurrent import NORMALIZED
+
+ProductKey = tuple[str, frozenset[str]]  # the module whose forward makes a product, and its weights
 
 
 @dataclass
@@ -26,6 +30,9 @@ class Want:
     heads: dict[str, set[frozenset[int]]] = field(default_factory=dict)
     gain: float = 1.0
     batch_norm: bool = False
+    keys: set[tuple[int, tuple[str, int, int]]] = field(
+        default_factory=set
+    )  # of results that asked, by forward
 
 
 @dataclass
@@ -35,6 +42,9 @@ class Decision:
     model: nn.Module
     options: Options
     wants: dict[str, Want] = field(default_factory=dict)
+    products: dict[ProductKey, Want] = field(
+        default_factory=dict
+    )  # inside of forwards: see nap.norms.products
     placements: dict[str, Placement] = field(default_factory=dict)
     notes: dict[str, Note] = field(default_factory=dict)
     problems: dict[str, Problem] = field(default_factory=dict)
@@ -118,8 +128,25 @@ def _subclass(decision: Decision, site: str, *plain: type[nn.Module]) -> bool:
 def _meeting(decision: Decision, flow: Flow, meeting: Meeting) -> None:
     attention = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
     for carry in asked(decision, meeting):
+        if _accepted_product(decision, flow, carry):
+            continue
         if attention or carry.site not in decision.summed:
             _want(decision, flow, meeting, carry)
+
+
+def _accepted_product(decision: Decision, flow: Flow, carry: Carry) -> bool:
+    """Whether the caller excludes the modules whose weights make a product, or accepts it by name."""
+    sources = flow.uses[carry.key].sources
+    if flow.uses[carry.key].product is None or not sources:
+        return False
+    if min(sources) in decision.options.allow:
+        decision.accepted.add(min(sources))
+        decision.notes[min(sources)] = Note(
+            min(sources), "accepted by the caller: its product is left as it is"
+        )
+        return True
+    owners = {name.rpartition(".")[0] for name in sources}
+    return all(decision.excluded(owner) for owner in sorted(owners))
 
 
 def asked(decision: Decision, meeting: Meeting) -> Iterator[Carry]:
@@ -154,17 +181,27 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
             "normalise it by hand",
         )
         return
-    if carry.call in meeting.active or carry.site in flow.tupled or use.output is None:
+    inside = carry.call in meeting.active or carry.site in flow.tupled or use.output is None
+    if inside and not _can_be_product(decision, flow, meeting, carry):
         _at_input(decision, meeting, carry, use)
         return
+    if inside:
+        use = replace(use, output=use.product)
     features, heads = meeting.features.get(carry), meeting.heads.get(carry)
     covered = getattr(decision.model.get_submodule(carry.site), CHILD, None)
+    if inside and (found := carrier_of(decision.model, carry.site, use.sources)) is not None:
+        weights = [decision.model.get_parameter(name) for name in use.sources]
+        covered = norm_on_product(decision.model.get_submodule(found[0]), weights)
     if isinstance(covered, FusedNorm):
         reached = frozenset().union(*heads.groups) if heads else features
         if reached is not None and reached <= covered.normalised_features():
             return
-    want = decision.wants.setdefault(carry.site, Want(use))
+    if inside:
+        want = decision.products.setdefault((carry.site, use.sources), Want(use))
+    else:
+        want = decision.wants.setdefault(carry.site, Want(use))
     want.batch_norm |= carry.batch_norm
+    want.keys.add((id(flow), carry.key))
     if heads is not None and carry.product is not None:
         side = carry.product[1]
         want.reasons[f"is the {('query', 'key')[side]} in {meeting.operation}"] = None
@@ -177,8 +214,49 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
         why = decision.by_itself.get(carry.site)
         in_sum = f" in a sum (no norm can hang there: {why})" if why else ""
         want.reasons[f"enters {through}{meeting.operation}{in_sum}"] = None
+        assert use.output is not None
         want.whole |= features is None or len(features) == use.output.shape[use.axis]
         want.part |= features or set()
+
+
+def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> bool:
+    """Whether the product itself can have the norm, where a function makes it inside of a forward.
+
+    Not the correction of another product (LoRA): a norm of its own would blow it up. There a norm can only
+    be on the sum. And not where a module that is called uses the same weights.
+    """
+    use = flow.uses[carry.key]
+    if use.product is None or meeting.faults.get(carry) or not use.sources:
+        return False
+    place = decision.placements.get(meeting.modules[-1]) if meeting.modules else None
+    if place is not None and place.action == "normalise input":  # a norm of a sum is on all that enters
+        return False
+    others = any(c.key != carry.key and c.product == carry.product for c in meeting.carry)
+    weights = [decision.model.get_parameter(name) for name in use.sources]
+    correction = bool(use.joined) or not any(weight.any() for weight in weights)
+    if others and correction:
+        return False
+    below = f"{carry.site}.".lstrip(".")
+    if any(
+        u.sources & use.sources and k[0] != carry.site and k[0].startswith(below)
+        for k, u in flow.uses.items()
+    ):
+        return False
+    return carrier_of(decision.model, carry.site, use.sources) is not None
+
+
+def carrier_of(model: nn.Module, site: str, sources: frozenset[str]) -> tuple[str, tuple[str, ...]] | None:
+    """The innermost module around a product that all its weights are below, and their paths from there."""
+    ids = {id(model.get_parameter(name)) for name in sources}
+    while True:
+        module = model.get_submodule(site)
+        paths = {id(p): path for path, p in module.named_parameters() if id(p) in ids}
+        if len(paths) == len(ids):
+            names = tuple(sorted(paths.values()))
+            return None if any("parametrizations." in name for name in names) else (site, names)
+        if not site:
+            return None
+        site = site.rpartition(".")[0]
 
 
 def _other_gains(meeting: Meeting, own: float) -> float:
@@ -201,7 +279,7 @@ def _at_input(decision: Decision, meeting: Meeting, carry: Carry, use: Use) -> N
             return
         width = meeting.contracted.get(carry, meeting.shape[-1])
         if width == 1:
-            refuse_width(decision, where, f"enters {meeting.operation}")
+            leave_one_feature(decision, where, f"enters {meeting.operation}")
             return
         decision.placements[where] = Placement(
             where, "normalise input", type(module).__name__,
@@ -233,6 +311,26 @@ def layout_of(options: Options, axis: int, spatial: int) -> Layout:
     return "features" if axis == -1 else "channels"
 
 
-def refuse_width(decision: Decision, site: str, reason: str) -> None:
-    decision.refuse(site, f"it {reason} with one feature, and a norm over one feature always gives zero",
-                    "give it more features")  # fmt: skip
+def leave_one_feature(decision: Decision, name: str, reason: str) -> None:
+    """A gate or an output of one feature stays as it is."""
+    why = f"it {reason} with one feature, and a norm over one feature always gives zero"
+    decision.notes[name] = Note(name, f"{why}: it stays as it is")
+
+
+def parts_of(want: Want, width: int) -> tuple[int, tuple[Section, ...]]:
+    """Periods and sections of a norm for a part of the features; no sections where it is for all."""
+    if want.whole or (len(want.part) == width and not want.heads):
+        return 1, ()
+    labels: list[tuple[str, int] | None] = [None] * width
+    for index in want.part:
+        labels[index] = ("part", 0)
+    for name, groups in want.heads.items():
+        for group in groups:
+            if max(group) - min(group) + 1 != len(group):
+                raise LayoutError("the features of one head are not next to each other")
+            for index in group:
+                labels[index] = (name, len(group))
+    periods, parts = sections(width, labels)
+    if sum(part.name == "part" for part in parts) > 1:  # what lies apart is normalised apart
+        parts = tuple(replace(p, name=f"part{i}") if p.name == "part" else p for i, p in enumerate(parts))
+    return periods, parts

@@ -49,7 +49,8 @@ def plan(
             examples, for a model whose path depends on the size of its input.
         norm: LayerNorm, or RMSNorm (no centring).
         affine: learnable scale and offset of the inserted norms, scale alone, or neither.
-        batch_norm: "precede" puts a norm without offset in front of a BatchNorm (the paper's rule);
+        batch_norm: "precede" puts a norm without offset in front of a BatchNorm (the paper's rule), and
+            without a scale where BatchNorm would undo that, too: directly in front of it;
             "keep" counts BatchNorm as the norm.
         residual: where results of several layers are added before a BatchNorm or an activation, "branch"
             gives each layer a norm of its own, so that each weight is scale-invariant by itself; "sum"
@@ -81,11 +82,19 @@ def plan(
     options = Options(
         norm, affine, batch_norm, residual, over, qk_norm, rnn, eps, tuple(exclude), tuple(allow), chosen
     )
+    return plan_with(model, args, kwargs, options)
+
+
+def plan_with(
+    model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, options: Options, *, again: bool = False
+) -> Plan:
+    """The plan by these options; `again`: of a converted model, where what was accepted may be gone."""
     _check_model(model, options)
     twin, examples = trial_copy(model), examples_of(args, kwargs)
     flows, notes = record_all(twin, examples)
     decision = decide(twin, flows, options)
-    _check_allow(model, decision)
+    if not again:
+        _check_allow(model, decision)
     placements = dict(decision.placements)
     problems = dict(decision.problems)
     left, gain_placements = decision, list[Placement]()
@@ -99,7 +108,7 @@ def plan(
         problems.update(left.problems)
     else:
         problems.update(_unsettled(left))
-    if gains != "none" and not problems:
+    if options.gains != "none" and not problems:
         gain_placements, more = place_gains(twin, flows, roles(twin, flows), options)
         apply_(twin, Plan(tuple(gain_placements)))
         flows, _ = record_all(twin, examples)
@@ -107,7 +116,7 @@ def plan(
     order = {name: i for i, (name, _) in enumerate(twin.named_modules())}
     return Plan(
         tuple(sorted([*placements.values(), *gain_placements], key=lambda p: order[p.module])),
-        tuple(note for name, note in {**decision.notes, **notes}.items() if name not in placements),
+        tuple({**decision.notes, **notes}.values()),
         tuple(problems.values()),
         roles(twin, flows),
         options,

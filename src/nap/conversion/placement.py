@@ -13,10 +13,16 @@ from torch import nn
 from nap.conversion.typed import made
 from nap.norms.gain import GAIN
 from nap.norms.norm import CHILD, Eps, Layout, Section
+from nap.norms.products import key_of, product_norms, products_run
 from nap.weights import Weight, WeightTable
 
 Action = Literal[
-    "normalise output", "normalise input", "normalise attention", "normalise recurrence", "scale input"
+    "normalise output",
+    "normalise input",
+    "normalise product",
+    "normalise attention",
+    "normalise recurrence",
+    "scale input",
 ]
 
 
@@ -83,6 +89,7 @@ class Placement:
     offset: bool = True
     eps: Eps = "relative"
     gain: float = 1.0
+    before_batch_norm: bool = False  # which undoes any scale and offset: they are left out
     weights: tuple[str, ...] = ()  # attribute paths below the module, for the relative eps
     remove: tuple[str, ...] = ()  # biases that become None
     zero: tuple[str, ...] = ()  # biases that become zero and frozen
@@ -106,6 +113,8 @@ class Placement:
         """Whether the module of this name carries its norm."""
         module = modules.get(self.module)
         inside = self.action in ("normalise attention", "normalise recurrence")
+        if module is not None and self.action == "normalise product":
+            return key_of(self.weights) in product_norms(module) and products_run(module)
         return module is not None and (inside or self.child in module._modules)
 
     @property
@@ -121,11 +130,13 @@ class Placement:
             return f"gain of {self.gain:g}, and its weight at full norm"
         kind = "LayerNorm" if self.centre else "RMSNorm"
         where = "its input" if self.action == "normalise input" else "its output"
+        product = f"the product of {' and '.join(self.weights)}" if self.action == "normalise product" else ""
         heads = {s.name: s.head for s in self.sections if s.name and s.head}
         done = [f"RMSNorm on {' and '.join(heads)}, per head of {max(heads.values())}"] if heads else []
         if part := sum(s.length for s in self.sections if s.name and not s.head) * self.periods:
             done.append(f"{kind} on {part} of its {self.width} features")
-        text = "; ".join(str(d) for d in done) or f"{kind} on {where}"
+        text = "; ".join(str(d) for d in done) or f"{kind} on {product or where}"
+        text += f" in {product}" if done and product else ""
         if self.subtract:
             return f"{text}, bias cancelled there"
         return f"{text}, bias removed" if self.remove or self.zero else text
@@ -164,13 +175,19 @@ class Plan:
     @property
     def rows(self) -> list[dict[str, str]]:
         """Module, role, action and reason of everything that was decided."""
+        placed = {p.module for p in self.placements}
         return [
             *(
                 {"module": p.module, "role": p.role, "action": p.what, "reason": p.reason}
                 for p in self.placements
             ),
             *(
-                {"module": n.name, "role": "", "action": "left alone", "reason": n.reason}
+                {
+                    "module": n.name,
+                    "role": "",
+                    "action": "noted" if n.name in placed else "left alone",
+                    "reason": n.reason,
+                }
                 for n in self.left_alone
             ),
             *({"module": p.name, "role": "", "action": "PROBLEM", "reason": p.reason} for p in self.problems),

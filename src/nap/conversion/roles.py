@@ -10,9 +10,11 @@ from torch import nn
 
 from nap.flow.homogeneity import NEAR
 from nap.flow.noise import KEY
-from nap.flow.record import Flow
+from nap.flow.operations import Kind
+from nap.flow.record import Flow, Meeting
 from nap.norms.gain import Gain
-from nap.norms.norm import CHILD, FusedNorm
+from nap.norms.norm import CHILD, SOURCES, FusedNorm
+from nap.norms.products import product_norms
 from nap.weights import Role, Weight, WeightTable, is_bare_vector
 
 _Half = tuple[str, Literal["mean", "noise"], str]  # a weight, what it is, and the other one
@@ -72,6 +74,7 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         name,
         Role.JOINT,
         out_axis=flow.out_axis.get(name, 0),
+        groups=flow.groups.get(name, 1),
         stacked=min(flow.stacked.get(name, 0), parameter.ndim - 2),
         place="tokens" if name in flow.chosen else None,
     )
@@ -90,15 +93,19 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         shape = replace(shape, place="branch")
     if sinks == {"linear"}:
         return replace(shape, role=Role.CHAIN, reason="feeds another weight linearly")
-    norms = [getattr(model.get_submodule(site), CHILD, None) for site in sites]
+    norms = _norms_on(model, name, sites)
     if any(isinstance(norm, FusedNorm) and not norm.covers_all() for norm in norms):
         return replace(shape, reason="only a part of its output has a norm of its own")
+    if (why := _as_it_is(flow, sites)) is not None:
+        return replace(shape, role=Role.UNNORMALISED, reason=why)
     met = [m for m in flow.meetings if any(c.site in sites for c in m.carry)]
     if met and not any(norms):
         where = " and ".join(dict.fromkeys(m.operation for m in met))
-        if any(m.hidden for m in met):
+        if not all(_is_output(m) for m in met):
             return replace(shape, role=Role.UNNORMALISED, reason=f"enters {where} as it is")
         return replace(shape, role=Role.OUTPUT, reason=f"reaches the output through {where}")
+    if flow.unseen and not any(norms) and not sinks & {"norm", "linear"}:
+        return replace(shape, role=Role.UNNORMALISED, reason="reaches a function that was not seen")
     return replace(shape, reason="normalised together with other terms of a sum")
 
 
@@ -107,3 +114,30 @@ def _ends_branch(flow: Flow, model: nn.Module, name: str, sites: Sequence[str]) 
     found = [model.get_submodule(site) for site in sites if site in flow.branches]
     last = [m.out_proj.weight if isinstance(m, nn.MultiheadAttention) else None for m in found]
     return any(weight is None or weight is model.get_parameter(name) for weight in last)
+
+
+def _is_output(meeting: Meeting) -> bool:
+    """Whether a nonlinearity is the model's output: a ReLU after one feature, too, that nothing follows."""
+    one = meeting.kind is Kind.HOMOGENEOUS and meeting.shape[-1] == 1
+    return not meeting.followed if one else not meeting.hidden
+
+
+def _norms_on(model: nn.Module, name: str, sites: list[str]) -> list[nn.Module]:
+    """The norms on what these modules return, and on products of this weight in any of their forwards."""
+    found = [getattr(model.get_submodule(site), CHILD, None) for site in sites]
+    for site, module in model.named_modules():
+        for key, source in module.__dict__.get(SOURCES, {}).items():
+            if any(name == f"{site}.{path}".lstrip(".") for path in source.weights):
+                found.append(product_norms(module)[key])
+    return [norm for norm in found if norm is not None]
+
+
+def _as_it_is(flow: Flow, sites: list[str]) -> str | None:
+    """What was accepted by name: an operation that is not known, gates or attention that stay as they are."""
+    if lost := [flow.lost[site] for site in sites if site in flow.lost]:
+        return f"enters {' and '.join(dict.fromkeys(lost))}, which is not known"
+    if any(site in flow.recurrent for site in sites):
+        return "enters gates as it is"
+    if any(site in flow.attention for site in sites):
+        return "its queries and keys enter softmax as they are"
+    return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from nap.conversion.needs import Decision, asked, is_plain_leaf, layout_of, refuse_width
+from nap.conversion.needs import Decision, asked, is_plain_leaf, layout_of, leave_one_feature
 from nap.conversion.placement import Placement
 from nap.flow.operations import Kind
 from nap.flow.record import Flow, Meeting, Use
@@ -181,14 +181,15 @@ def _place(decision: Decision, places: Mapping[str, Place], pooled: set[str]) ->
         if not layers:
             continue
         module, reason = decision.model.get_submodule(where), _reason(layers)
+        batch_norm = isinstance(module, _BATCH_NORM)
         if place.numbers == 1:
-            refuse_width(decision, where, reason)
+            leave_one_feature(decision, where, reason)
             continue
         decision.placements[where] = Placement(
             where, "normalise input", type(module).__name__, reason,
             width=place.width, layout=place.layout, spatial=place.spatial,
-            centre=options.norm == "layer", scale=options.affine != "none",
-            offset=options.affine == "scale_offset" and not isinstance(module, _BATCH_NORM),
+            centre=options.norm == "layer", scale=options.affine != "none" and not batch_norm,
+            offset=options.affine == "scale_offset" and not batch_norm, before_batch_norm=batch_norm,
             eps=EPS if options.eps == "relative" else options.eps, like=place.like,
         )  # fmt: skip
 

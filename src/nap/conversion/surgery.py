@@ -18,6 +18,7 @@ from nap.flow.special import NORMALIZED_RECURRENT
 from nap.norms.attention import NormalizedMultiheadAttention, normalize_attention_
 from nap.norms.gain import GAIN, GAIN_HOOK, Gain, scale_input, scale_rows
 from nap.norms.norm import CHILD, HOOK, FusedNorm, Norm, Source, keep_zero, normalise_input, normalise_output
+from nap.norms.products import ProductSource, hang_, key_of, product_norms
 from nap.norms.recurrent import normalize_recurrent_
 from nap.weights import PLAN_ATTRIBUTE
 
@@ -62,9 +63,10 @@ def check(model: nn.Module, plan: Plan) -> None:
                 f"the plan expects {placement.module!r} to be a {placement.role}, but it is {found}: "
                 "the plan was made for another model; make a new one with nap.plan(model, args)"
             )
-        if placement.child in module._modules or isinstance(
-            module, (NormalizedMultiheadAttention, *NORMALIZED_RECURRENT)
-        ):
+        there = placement.child in module._modules
+        if placement.action == "normalise product":
+            there = key_of(placement.weights) in product_norms(module)
+        if there or isinstance(module, (NormalizedMultiheadAttention, *NORMALIZED_RECURRENT)):
             raise ValueError(
                 f"{placement.module!r} already carries a norm: this plan has been applied to the model; "
                 "nap.plan(model, args) says what is still missing"
@@ -73,6 +75,7 @@ def check(model: nn.Module, plan: Plan) -> None:
             continue
         on_output = placement.action == "normalise output"
         sizes = ("out_features", "out_channels") if on_output else ("num_features",)
+        sizes = () if placement.action == "normalise product" else sizes
         width = next((getattr(module, size) for size in sizes if hasattr(module, size)), placement.width)
         if width != placement.width:
             raise ValueError(
@@ -112,7 +115,13 @@ def _insert_(module: nn.Module, placement: Placement, undo: list[Undo], like: to
     if placement.action == "scale input":
         _insert_gain_(module, placement, undo, like)
         return
-    module.add_module(CHILD, build_norm(module, placement, like).train(module.training))
+    norm = build_norm(module, placement, like).train(module.training)
+    if placement.action == "normalise product":
+        undo.extend(_restore(child) for child in module.children())
+        hang_(module, key_of(placement.weights), norm, ProductSource(placement.weights, placement.zero))
+        _zero_(module, placement, undo)
+        return
+    module.add_module(CHILD, norm)
     if placement.action == "normalise input":
         module._forward_pre_hooks[HOOK] = normalise_input
         return
@@ -120,12 +129,17 @@ def _insert_(module: nn.Module, placement: Placement, undo: list[Undo], like: to
         owner = module.get_submodule(path.rpartition(".")[0])
         undo.append(_restore(owner))
         owner.register_parameter(path.rpartition(".")[2], None)
+    _zero_(module, placement, undo)
+    module.__dict__[CHILD + "_source"] = Source(placement.weights, placement.subtract, placement.zero)
+    module._forward_hooks[HOOK] = normalise_output
+
+
+def _zero_(module: nn.Module, placement: Placement, undo: list[Undo]) -> None:
+    """Takes biases out of use that cannot go."""
     for path in placement.zero:
         parameter = module.get_parameter(path)
         undo.append(_restore_parameter(parameter))
         parameter.requires_grad_(False).data.zero_()
-    module.__dict__[CHILD + "_source"] = Source(placement.weights, placement.subtract, placement.zero)
-    module._forward_hooks[HOOK] = normalise_output
     if placement.zero:
         module._load_state_dict_post_hooks[HOOK] = keep_zero
 
@@ -155,6 +169,7 @@ def build_norm(module: nn.Module, placement: Placement, like: torch.Tensor) -> N
             eps=placement.eps,
             rows=placement.width,
             gain=placement.gain,
+            before_batch_norm=placement.before_batch_norm,
             device=like.device,
             dtype=like.dtype,
             **where,  # type: ignore[arg-type]

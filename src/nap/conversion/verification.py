@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from nap.conversion.normalize import plan
+from nap.conversion.double import in_double
+from nap.conversion.normalize import plan_with
 from nap.conversion.trial import detached_copy, examples_of, fixed_randomness
 from nap.flow.values import held_tensors
 from nap.norms.norm import CHILD, Norm, normalise_input, normalise_output
+from nap.norms.products import products_run
 from nap.weights import PLAN_ATTRIBUTE, Role, weight_groups
 
 EXACT = 1e-9  # relative change of the output, in float64, that counts as none
@@ -55,10 +57,11 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
     applied = getattr(model, PLAN_ATTRIBUTE, None)
     if applied is None:
         raise ValueError("the model was never converted; call nap.normalize_(model, args) first")
-    lost = [name for name, module in model.named_modules() if CHILD in module._modules and not _runs(module)]
+    lost = [name for name, module in model.named_modules() if not _runs(module)]
     if lost:
         raise ValueError(f"the norms of {', '.join(lost)} no longer run: their forward hooks were removed")
-    again = plan(model, args, kwargs, **asdict(applied.options))
+    unchanged = replace(applied.options, gains="none")  # gains are there already
+    again = plan_with(model, args, kwargs, unchanged, again=True)
     failures = [f"{p.module} still {p.reason}" for p in again.placements] + [str(p) for p in again.problems]
     twin = detached_copy(model).double()
     changes: dict[str, float] = {}
@@ -73,13 +76,16 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
     if failures:
         listed = "\n".join(f"  {failure}" for failure in failures)
         raise ValueError(f"{type(model).__name__} does not hold what its plan says:\n{listed}")
-    names = tuple(note.name for note in applied.left_alone)
+    placed = {placement.module for placement in applied.placements}
+    names = tuple(note.name for note in applied.left_alone if note.name not in placed)
     return Verification(len(leaks), len(changes), max(changes.values(), default=0.0), names)
 
 
 def _runs(carrier: nn.Module) -> bool:
     hooks = (*carrier._forward_hooks.values(), *carrier._forward_pre_hooks.values())
-    return normalise_output in hooks or normalise_input in hooks
+    if not products_run(carrier):
+        return False
+    return CHILD not in carrier._modules or normalise_output in hooks or normalise_input in hooks
 
 
 def scale_changes(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, float]:
@@ -126,7 +132,7 @@ def _doubled(x: Any) -> Any:
 
 
 def _run(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    with torch.no_grad(), fixed_randomness(model):
+    with torch.no_grad(), fixed_randomness(model), in_double():
         return [t.clone() for t in held_tensors(model(*args, **kwargs))]
 
 

@@ -16,7 +16,8 @@ from nap.flow.scale import normalised_by_hand, scaled_operands
 from nap.flow.values import CONSTANT, NO_CARRY, Value, merge
 
 _STATISTICS = ("mean", "sum", "amax", "max")
-_SHAPED_LIKE = ("type_as", "view_as", "expand_as", "reshape_as", "to")  # the second tensor is only a pattern
+_CASTS = frozenset("float double half bfloat16 to type type_as clone contiguous detach alias".split())  # noqa: SIM905
+SHAPED_LIKE = ("type_as", "view_as", "expand_as", "reshape_as", "to")  # the second tensor is only a pattern
 _COMPARISONS = frozenset("eq ne lt le gt ge".split())  # noqa: SIM905
 _PICKS = frozenset("argmax argmin argsort bool nonzero any all and or not".split())  # noqa: SIM905
 _CONSTANT = frozenset(  # what is made depends on what was given for its shape at most
@@ -26,8 +27,10 @@ _CONSTANT = frozenset(  # what is made depends on what was given for its shape a
 
 
 def follow_sum(call: Call) -> Value:
-    operands = scaled_operands(call) if call.name in _STATISTICS else call.operands
-    value = merge(operands[:1] if call.name in _SHAPED_LIKE else operands)
+    # a cast may return what it was given, or a copy: either way it has the scale of what it was given
+    scaled = call.name in _STATISTICS or call.name in _CASTS
+    operands = scaled_operands(call) if scaled else call.operands
+    value = merge(operands[:1] if call.name in SHAPED_LIKE else operands)
     if call.name in ("add", "sub", "rsub"):
         value = _shifted(call, value)
         value = replace(value, degrees={**value.degrees, **paired(call, value)})
@@ -44,7 +47,10 @@ def _shifted(call: Call, value: Value) -> Value:
     """A sum with a number in it has no degree; a parameter in it is a bias."""
     numbers = [a for a in (*call.args[:2], call.kwargs.get("other")) if isinstance(a, (int, float, complex))]
     if call.rec.produced_here(value):
-        call.rec.flow.added.update(n for v in call.operands if not v.data for n in v.sources)
+        names = {n for v in call.operands if not v.data for n in v.sources}
+        call.rec.flow.added.update(names)
+        for carry in value.carry:
+            call.rec.flow.shifts[carry.key].update(names)
     if any(not abs(number) <= EPSILON for number in numbers):
         call.rec.flow.curved |= value.affine
         return replace(value, degrees=homogeneity.of_sum([value.degrees, homogeneity.NONE]))
@@ -129,6 +135,7 @@ def follow_unknown(call: Call) -> Outcome:
     def outcome(_: int, result: Tensor) -> Value:
         if lost and result.is_floating_point():
             call.rec.flow.unknown.setdefault(call.name, call.rec.site)
+            call.rec.flow.lost.update((c.site, call.name) for v in call.operands for c in v.carry)
         return careful
 
     return outcome

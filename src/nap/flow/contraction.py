@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nap.flow.recorder import Recorder
 
 _ADDEND_FIRST = ("addmm", "addmv", "addbmm", "baddbmm", "addr")
+_GROUPS = 6  # which argument of a transposed convolution they are
 _ADDEND_LAST = {"linear": 2, "bilinear": 3, "conv_tbc": 2}
 
 
@@ -52,13 +53,21 @@ _ORDER = (
 
 
 def parametric_use(
-    rec: Recorder, name: str, args: Sequence[Any], factors: Sequence[Tensor], values: Sequence[Value]
+    rec: Recorder,
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    factors: Sequence[Tensor],
+    values: Sequence[Value],
 ) -> Use:
     """How the output of a parametric function is laid out, and which axes its weights have."""
     sources = frozenset(n for v in values if not v.data for n in v.sources)
     if name.startswith("conv"):
         spatial = 1 if name == "conv_tbc" else factors[1].ndim - 2
         _note_axis(rec, sources, factors[1], int("transpose" in name))
+        if "transpose" in name:
+            groups = kwargs.get("groups", args[_GROUPS] if len(args) > _GROUPS else 1)
+            rec.flow.groups.update(dict.fromkeys(sources, groups))
         return Use(sources, name, -1 - spatial, spatial)
     if name in ("linear", "bilinear"):
         _note_axis(rec, sources, factors[-1], 0)

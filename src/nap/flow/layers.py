@@ -38,9 +38,11 @@ def follow_contract(call: Call) -> Value:
     rec.flow.added.update(n for v in added if not v.data for n in v.sources)
     if any(v.sources and not v.data for v in values):
         _meet_powers(rec, values, factors)
-        use = parametric_use(rec, call.name, call.args, factors, values)
+        use = parametric_use(rec, call.name, call.args, call.kwargs, factors, values)
         use.linear = all(v.degrees.get(n) == 1.0 for v in values if not v.data for n in v.sources)
         carry = rec.parametric(use, data)
+        if rec.made is not None:
+            rec.made.fused = frozenset(n for v in added if not v.data for n in v.sources)
         carry = carry.union(*(v.carry for v in added))
         degrees = without_scales(degrees)
         return replace(out, carry=carry, degrees=degrees, affine=frozenset(), probability=False)

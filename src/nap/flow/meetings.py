@@ -108,12 +108,12 @@ def _locate(rec: Recorder, meeting: Meeting, carry: Carry, tensor: Tensor, tempe
         operand, contracted = sides[carry.product[1]]
         meeting.contracted[carry] = operand.shape[contracted]
         meeting.temperature = _temperature(product, tensor) if temperature is None else temperature
-        if use.output is not None and rec.has_parts(carry.site):  # converted: only what is reached matters
-            meeting.features[carry] = reached_features(operand, use.output, use.axis)
-        elif use.output is not None:
-            meeting.heads[carry] = head_groups(operand, contracted, use.output, use.axis)
-    elif not softmax and carry.sliced and use.output is not None:
-        meeting.features[carry] = reached_features(tensor, use.output, use.axis)
+        if use.place is not None and rec.has_parts(carry):  # converted: only what is reached matters
+            meeting.features[carry] = reached_features(operand, use.place, use.axis)
+        elif use.place is not None:
+            meeting.heads[carry] = head_groups(operand, contracted, use.place, use.axis)
+    elif not softmax and carry.sliced and use.place is not None:
+        meeting.features[carry] = reached_features(tensor, use.place, use.axis)
 
 
 def _temperature(product: Tensor, logits: Tensor) -> float:

@@ -33,6 +33,16 @@ class Use:
     spatial: int = 0  # space axes of a convolution
     output: Tensor | None = None  # what the site returned
     linear: bool = False  # the result scales with each of these parameters
+    product: Tensor | None = None  # what the function gave
+    fused: frozenset[str] = frozenset()  # parameters that the function adds to it
+    joined: frozenset[tuple[str, int, int]] = (
+        frozenset()
+    )  # results that entered it linearly, with no norm between
+
+    @property
+    def place(self) -> Tensor | None:
+        """The tensor whose features are those of the weights: what was returned, or else the product."""
+        return self.product if self.output is None else self.output
 
 
 @dataclass
@@ -45,12 +55,13 @@ class Meeting:
     modules: tuple[str, ...]  # the stack of running modules, outermost first
     active: frozenset[int]  # their calls
     shape: torch.Size
-    hidden: bool  # something parametric comes after it
+    hidden: bool  # it counts as hidden: by its kind, or as something parametric comes after it
     place: str | None = None  # the running module, where it was given all that meets here
     features: dict[Carry, frozenset[int] | None] = field(default_factory=dict)  # None: all of them
     heads: dict[Carry, Heads] = field(default_factory=dict)
     contracted: dict[Carry, int] = field(default_factory=dict)  # length of the vectors that q·k sums over
     temperature: float = 1.0  # factor between the q·k product and the softmax
+    followed: bool = False  # something parametric comes after it
     faults: dict[Carry, str] = field(default_factory=dict)
 
 
@@ -64,6 +75,10 @@ class Flow:
     given: dict[str, torch.Size] = field(default_factory=dict)  # module → shape of its first argument
     sinks: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # site → norm, linear, ...
     degrees: dict[str, float] = field(default_factory=dict)  # of the outputs together
+    returned_keys: set[tuple[str, int, int]] = field(default_factory=set)  # the same, by call and operation
+    shifts: dict[tuple[str, int, int], set[str]] = field(
+        default_factory=lambda: defaultdict(set)
+    )  # added to them
     returned: set[str] = field(default_factory=set)  # sites whose whole un-normalised result is an output
     followers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # norm → activations
     curved: set[str] = field(default_factory=set)  # norms that more than ReLU-like activations follow
@@ -75,10 +90,13 @@ class Flow:
     branches: set[str] = field(default_factory=set)  # modules whose result is added to a residual stream
     inline: set[str] = field(default_factory=set)  # modules in which a norm is written out
     stacked: dict[str, int] = field(default_factory=dict)  # parameter → leading axes that list weights
+    groups: dict[str, int] = field(default_factory=dict)  # parameter → groups of a transposed convolution
     out_axis: dict[str, int] = field(default_factory=dict)  # parameter → axis of output features
     seen: set[str] = field(default_factory=set)  # parameters that were used at all
     noise: dict[str, set[str]] = field(default_factory=dict)  # noise weight → its mean, in a noisy layer
     unknown: dict[str, str] = field(default_factory=dict)  # operation → module where a producer met it
+    beside_batch_norm: set[str] = field(default_factory=set)  # sites whose result is used otherwise, too
+    lost: dict[str, str] = field(default_factory=dict)  # site → unknown operation that its result entered
     recurrent: list[str] = field(default_factory=list)
     attention: list[str] = field(default_factory=list)  # nn.MultiheadAttention modules
     unseen: list[str] = field(default_factory=list)  # modules that met a tensor of unknown origin

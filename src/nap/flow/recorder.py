@@ -18,13 +18,15 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from nap.flow import effects, special
+from nap.flow import before_batch_norm, effects, special
 from nap.flow.call import Call
+from nap.flow.homogeneity import MIXED, NONE
 from nap.flow.operations import operation_name
 from nap.flow.record import Flow, Frame, Use
 from nap.flow.streams import SUMS, Streams
 from nap.flow.values import CONSTANT, NO_CARRY, Carry, Value, held_tensors, merge, tensors_in
 from nap.norms.norm import CHILD, FusedNorm
+from nap.norms.products import norm_on_product
 
 
 def record(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Flow:
@@ -46,6 +48,7 @@ class Recorder(TorchFunctionMode):
         self.flow = Flow()
         self.names = {id(module): name for name, module in model.named_modules()}
         self.modules = dict(model.named_modules())
+        self.weights = dict(model.named_parameters())
         self.ndims = {name: p.ndim for name, p in model.named_parameters()}
         self.shapes = {name: p.shape for name, p in model.named_parameters()}
         self.values: dict[int, Value] = {}
@@ -59,6 +62,7 @@ class Recorder(TorchFunctionMode):
         self.calls = 0
         self.operations = 0
         self.nonlinear = 0
+        self.made: Use | None = None  # by the present operation
         self.cut = False  # whether the present operation ends what its operands carry
         self.muted = 0
         self._hooks = ExitStack()
@@ -133,6 +137,7 @@ class Recorder(TorchFunctionMode):
     def _leave(self, frame: Frame, output: Tensor) -> Tensor | None:
         value = self.value(output)
         sites = {c for c in value.carry if frame.call in self.ancestors[c.call]}
+        sites |= {c for c in value.carry if c.call == frame.call}
         plain = self.nonlinear == frame.nonlinear_before
         if plain and len({c.site for c in sites}) > 1 and sites == value.carry and frame.site:
             value = self._unite(frame, output, value)
@@ -174,11 +179,12 @@ class Recorder(TorchFunctionMode):
         tensors = list(tensors_in((args, kwargs)))
         operands = [self.value(t) for t in tensors]
         self.flow.seen.update(name for v in operands if not v.data for name in v.sources)
-        self.cut = False
+        self.cut, self.made = False, None
         self.streams.begin(tensors)
         if name in SUMS:
             self.flow.branches |= self.streams.branches(tensors, operands)
-        outcome = effects.follow(Call(self, name, args, kwargs, tensors, operands))
+        call = Call(self, name, args, kwargs, tensors, operands)
+        outcome = effects.follow(call)
         if self.cut and not _in_place(func, args, kwargs):
             args, kwargs = self._cut((args, kwargs))
         out = func(*args, **kwargs)
@@ -186,6 +192,8 @@ class Recorder(TorchFunctionMode):
         if name in ("setitem", "copy", "set_data") and not results:
             results = [args[0]]
         self.streams.end(results)
+        if results and any(v.carry for v in operands):
+            before_batch_norm.note_use(call, effects.kind_of(call))
         for i, result in enumerate(results):
             self.put(result, outcome(i, result) if callable(outcome) else outcome)
             if args and result is args[0] and result._is_view() and id(result._base) in self.values:
@@ -193,7 +201,18 @@ class Recorder(TorchFunctionMode):
         if self.open_product is not None:
             self.products[self.open_product] = (results[0], *self.products[self.open_product][1:])
             self.open_product = None
+        if self.made is not None and isinstance(out, Tensor) and not _in_place(func, args, kwargs):
+            return self._kept(self.made, out)
         return out
+
+    def _kept(self, use: Use, product: Tensor) -> Tensor:
+        """A copy of a product to go on with: what gradients are taken of must not change in place."""
+        if type(self.modules.get(self.site)) in _PLAIN:  # its result is what the module returns
+            return product
+        use.product, value = product, self.value(product)
+        clone = product.clone()
+        self.put(clone, value)
+        return clone
 
     def _cut(self, tree: Any) -> Any:
         """Data ends here for gradients, so that they run along what is carried and nothing else."""
@@ -207,9 +226,12 @@ class Recorder(TorchFunctionMode):
     def value(self, tensor: Tensor) -> Value:
         found = self.values.get(id(tensor))
         if found is None:
-            if tensor.grad_fn is not None:
+            unseen = tensor.grad_fn is not None
+            if unseen:
                 self.flow.unseen.append(self.site)
-            found = Value(data=tensor.grad_fn is not None, index=not _floating(tensor))
+            # whatever made it may depend on every weight so far, in any way
+            degrees = dict.fromkeys(sorted(self.flow.seen), MIXED) if unseen else NONE
+            found = Value(data=unseen, degrees=degrees, index=not _floating(tensor))
             self.put(tensor, found)
         return found
 
@@ -231,6 +253,8 @@ class Recorder(TorchFunctionMode):
             raise ValueError("the model returns no tensor, so what reaches its output cannot be told")
         for tensor in found:
             value = self.value(tensor)
+            self.flow.beside_batch_norm.update(c.site for c in value.carry if not c.batch_norm)
+            self.flow.returned_keys.update(c.key for c in value.carry)
             self.flow.returned.update(c.site for c in value.carry if not c.sliced and not c.mixed)
             self.flow.degrees.update(
                 {n: max(abs(d), self.flow.degrees.get(n, 0.0)) for n, d in value.degrees.items()}
@@ -247,18 +271,26 @@ class Recorder(TorchFunctionMode):
         carry = Carry(frame.site, frame.call, self.operations)
         self.flow.uses[carry.key] = use
         self.streams.made(carry)
+        use.joined = frozenset(c.key for value in operands for c in value.carry)
+        self.made = use
         for value in operands:
             self.sink(value.carry, "linear")
             for pending in value.pending:
                 self.flow.meetings[pending].hidden = True
+                self.flow.meetings[pending].followed = True
         self.ancestors.setdefault(frame.call, frozenset())
         self.cut = not any(c.product for v in operands for c in v.carry)
         mixed = (c for v in operands for c in v.carry if c.product and not c.mixed and not v.probability)
         return frozenset([carry, *(replace(c, mixed=True) for c in mixed)])
 
-    def has_parts(self, site: str) -> bool:
-        """Whether parts of what this module returns have norms of their own."""
-        return isinstance(getattr(self.modules[site], CHILD, None), FusedNorm)
+    def has_parts(self, carry: Carry) -> bool:
+        """Whether parts of this result have norms of their own."""
+        weights = [self.weights[name] for name in self.flow.uses[carry.key].sources]
+        around = [name for name in self.modules if f"{carry.site}.".startswith(f"{name}.") or not name]
+        on_product = [norm_on_product(self.modules[name], weights) for name in around] if weights else []
+        return any(
+            isinstance(n, FusedNorm) for n in (getattr(self.modules[carry.site], CHILD, None), *on_product)
+        )
 
     def produced_here(self, value: Value) -> bool:
         """Whether a product of the running module, or of one inside it, is part of the value."""
@@ -277,6 +309,9 @@ class Recorder(TorchFunctionMode):
     def sink(self, carry: Iterable[Carry], sink: str) -> None:
         for c in carry:
             self.flow.sinks[c.site].add(sink)
+
+
+_PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
 
 
 def _constants(model: nn.Module) -> Iterator[Tensor]:

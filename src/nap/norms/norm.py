@@ -24,6 +24,8 @@ from nap.norms.given import Rows, leave
 from nap.norms.joined import TELLS, Known, telling
 
 EPS = 1e-5  # torch's default for LayerNorm; relative to the weight unless a float is asked for
+PRODUCTS = "nap_products"  # the child of a module that holds the norms on products in its forward
+SOURCES = "nap_products_of"  # in its __dict__: which weights each of them is for
 CHILD = "nap_norm"  # the name under which a norm hangs on the module whose output it normalises
 # Hooks are kept under a key of their own: the numbers that torch hands out start anew in each process,
 # so a pickled model's hook could be overwritten by the next one registered on it.
@@ -43,6 +45,9 @@ class Norm(nn.Module):
         spatial: how many axes follow the channel axis.
         rows: output features of the weights in front; by default their first axis.
         gain: a constant factor on top of the learned scale, which still starts at 1.
+        before_batch_norm: it has no scale because a BatchNorm follows, which would undo it. A checkpoint from
+            when it had one is still taken: the scale becomes a constant (a buffer), as the averages of the
+            BatchNorm are those of what was scaled.
 
     >>> x, weight = torch.randn(2, 8), torch.randn(5, 8)
     >>> norm = Norm(5, eps="relative")
@@ -50,8 +55,9 @@ class Norm(nn.Module):
     True
     """
 
-    weight: nn.Parameter | None
+    weight: Tensor | None  # a Parameter, but for an old constant in front of a BatchNorm
     bias: nn.Parameter | None
+    before_batch_norm = False  # of norms that were pickled before there was such a thing
 
     def __init__(
         self,
@@ -65,6 +71,7 @@ class Norm(nn.Module):
         spatial: int = 0,
         rows: int | None = None,
         gain: float = 1.0,
+        before_batch_norm: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
@@ -73,6 +80,7 @@ class Norm(nn.Module):
         self.relative = eps == "relative"
         self.eps = EPS if eps == "relative" else float(eps)
         self.gain = gain
+        self.before_batch_norm = before_batch_norm
         ones = torch.ones(width, device=device, dtype=dtype)
         self.weight = nn.Parameter(ones) if scale else None
         self.bias = nn.Parameter(torch.zeros_like(ones)) if offset else None
@@ -130,7 +138,7 @@ class Norm(nn.Module):
     def _in_two_passes(self, y: Tensor, unit: Tensor | None, fused: Any) -> Tensor:
         """The same for a whole sample, on a GPU: eps grows with the weights instead of `y` shrinking."""
         eps = self.eps if unit is None else self.eps * unit.square()
-        given = [part for part in (self.weight, self.bias) if part is not None]
+        given = [part.to(y.device) for part in (self.weight, self.bias) if part is not None]
 
         def coefficients(mean: Tensor, variance: Tensor, *parameters: Tensor) -> moments.Affine:
             rest = [part.to(mean.dtype) for part in parameters]
@@ -148,6 +156,17 @@ class Norm(nn.Module):
         """A converted model comes out of a file, or is copied: its carriers' hooks come with it."""
         super().__setstate__(state)
         guard_hooks()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any, **more: Any) -> None:
+        """In front of a BatchNorm, a checkpoint's scale is kept as a constant, unless it is 1 throughout."""
+        loaded = state_dict.get(f"{prefix}weight")
+        if self.before_batch_norm and self.weight is None and isinstance(loaded, Tensor):
+            if bool((loaded == 1).all()):
+                del state_dict[f"{prefix}weight"]
+            else:
+                self.__dict__.pop("weight", None)
+                self.register_buffer("weight", loaded.detach().clone())
+        super()._load_from_state_dict(state_dict, prefix, *rest, **more)
 
     def extra_repr(self) -> str:
         kind = "layer" if self.centre else "rms"
@@ -186,7 +205,7 @@ def _features_back(x: Tensor, spatial: int, given: Tensor) -> Tensor:
 
 
 def _like(parameter: Tensor | None, x: Tensor) -> Tensor | None:
-    return None if parameter is None else parameter.to(x.dtype)
+    return None if parameter is None else parameter.to(x.device, x.dtype)
 
 
 def row_rms(weights: Sequence[Tensor], rows: int | None = None) -> Tensor:
@@ -296,7 +315,7 @@ class Source:
 
 def has_parts(module: nn.Module) -> bool:
     """Whether there are modules in it, other than a norm of ours that hangs on it."""
-    return any(name != CHILD for name, _ in module.named_children())
+    return any(name not in (CHILD, PRODUCTS) for name, _ in module.named_children())
 
 
 def normalise_output(module: nn.Module, args: Any, output: Tensor) -> Tensor:
@@ -331,5 +350,6 @@ def normalise_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]
 
 def keep_zero(module: nn.Module, incompatible_keys: Any) -> None:
     """Hook after `load_state_dict`: a checkpoint from before the conversion revives no bias."""
-    for path in module.__dict__[CHILD + "_source"].zero:
+    sources = [module.__dict__.get(CHILD + "_source"), *module.__dict__.get(SOURCES, {}).values()]
+    for path in (path for source in sources if source is not None for path in source.zero):
         module.get_parameter(path).data.zero_()

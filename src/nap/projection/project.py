@@ -174,6 +174,8 @@ class Projector:
         """
         if other is None:
             self._project_own_(self._trainable(self._slots))
+            for hook in self._hooks:
+                hook.moves_are_known()
         else:
             reshard_(sharded_parts(other))
             shapes = {name: self._shapes[name] for name in self.plan.names("project", "grow", "joint")}
@@ -238,13 +240,15 @@ class Projector:
         several optimizers share the work, hand them over in one call: together they must hold every
         trainable weight of the plan, and every trainable norm that step 1 put in. Parameters that are
         added to an optimizer later (`add_param_group`) are followed from then on. Under `torch.compile`
-        of a step the projection runs after it, not compiled.
+        of a step the projection runs after it, not compiled. An optimizer that moves weights by other
+        methods than `step` (SAM's first_step and second_step) is noticed after a few backward passes,
+        with a warning: attach the optimizer inside of it, or call `project_()` after each update.
         """
         new = hooks_on(optimizers, self._names_in, self._follow_)
         trainable = {id(parameter): name for name, parameter in self._trainable(self._slots).items()}
         refusals.check_held([hook.optimizer for hook in [*self._hooks, *new]], trainable, self._norm_ids())
         for hook in new:
-            hook.attach()
+            hook.attach(self._parameter)
         self._hooks += new
         return self
 

@@ -16,28 +16,41 @@ import torch
 from torch import Tensor, nn
 
 
-def norms_of(weight: Tensor, *, stacked: int = 0, out_axis: int | None = None) -> Tensor:
-    """‖W‖ in float32 or better, shaped to broadcast against `weight`.
+def norms_of(weight: Tensor, *, stacked: int = 0, out_axis: int | None = None, groups: int = 1) -> Tensor:
+    """‖W‖ in float32 or better, shaped to broadcast against `weight` (with `groups`, as `norms_like` has it).
 
     Args:
         stacked: leading axes that list independent weights (experts, members of a population).
         out_axis: with it, one norm for each index along this axis (a row of a Linear).
+        groups: of a transposed convolution: its first axis lists the inputs of each group, and an index
+            along `out_axis` stands for an output of each. The norms then have an axis of groups in front.
 
     >>> norms_of(torch.ones(2, 3, 3), stacked=1).flatten()
     tensor([3., 3.])
     """
+    if groups > 1 and out_axis is not None:
+        weight, stacked, out_axis = weight.unflatten(0, (groups, -1)), 1, out_axis + 1
     kept = {*range(stacked), *(() if out_axis is None else (out_axis,))}
     return norms_over(weight.detach(), [axis for axis in range(weight.ndim) if axis not in kept])
 
 
 def norms_like(radius: Tensor, weight: Tensor) -> Tensor:
-    """The norms of `weight` that the entries of `radius` stand for: an axis of length one is summed over."""
+    """The norms of `weight` that the entries of `radius` stand for: an axis of length one is summed over.
+
+    One axis more than the weight has stands for groups, which its first axis lists one after the other.
+    """
+    weight = grouped_like(radius, weight)
     if radius.ndim != weight.ndim:
         raise ValueError(
             f"a radius of shape {tuple(radius.shape)} does not say which norms of a weight of shape "
             f"{tuple(weight.shape)} it means; keep an axis of length one for each axis summed over"
         )
     return norms_over(weight.detach(), [axis for axis, size in enumerate(radius.shape) if size == 1])
+
+
+def grouped_like(radius: Tensor, weight: Tensor) -> Tensor:
+    """A view of `weight` with its groups as an axis in front, where `radius` has one."""
+    return weight.unflatten(0, (len(radius), -1)) if radius.ndim == weight.ndim + 1 else weight
 
 
 @torch.no_grad()
@@ -73,7 +86,7 @@ def project_tensors_(
         else:
             found.append(norms_like(radius, weight))
             factor = factors_to(radius, found[-1], when, ceiling=ceiling)
-            weight.mul_(replicated_like(factor, weight))
+            grouped_like(radius, weight).mul_(replicated_like(factor, weight))
     for (device, dtype), pairs in whole.items():
         tensors = [weight for weight, _ in pairs]
         own = device.type == "cuda" and not ceiling and not torch.compiler.is_compiling()

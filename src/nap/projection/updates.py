@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nap.projection.guard import MoveGuard
 from nap.projection.refusals import refuse
 
 Follow = Callable[[list[str], bool | Tensor], None]
@@ -66,6 +67,7 @@ class AfterStep:
         # a compiled step would be compiled anew at every count; so the hook runs as it is, beside it
         self._act = torch.compiler.disable(self._follow_step)
         self._handle: Any = None
+        self.guard: MoveGuard | None = None
 
     def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._act(optimizer)
@@ -74,16 +76,27 @@ class AfterStep:
         if (held := _held(optimizer)) != self._held:
             self._names, self._held = self._find(optimizer), held
         self._follow(self._names, was_real(optimizer))
+        self.moves_are_known()
 
     def look_again(self) -> None:
         """The plan has changed: find the names of what the optimizer holds anew."""
         self._names = self._find(self.optimizer)
 
-    def attach(self) -> None:
+    def moves_are_known(self) -> None:
+        """All that was moved until now has been followed."""
+        if self.guard is not None:
+            self.guard.stepped()
+
+    def attach(self, weight_of: Callable[[str], Tensor]) -> None:
+        """Hang on the optimizer, and watch the first of its weights that is trained, found by its name."""
         self._handle = self.optimizer.register_step_post_hook(self)
+        if trained := [name for name in self._names if weight_of(name).requires_grad]:
+            self.guard = MoveGuard(trained[0], lambda: weight_of(trained[0]), self.optimizer)
 
     def detach(self) -> None:
         self._handle.remove()
+        if self.guard is not None:
+            self.guard.remove()
 
     @property
     def alive(self) -> bool:

@@ -7,6 +7,7 @@ lr/‖W‖ where it adds steps of a fixed length.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Collection
 from enum import StrEnum
@@ -35,7 +36,8 @@ class Update(StrEnum):
         return 2 if self is Update.RAW else 1
 
 
-# By class name, because the same algorithm comes from many packages. Subclasses inherit the answer.
+# By class name, because the same algorithm comes from many packages. Subclasses inherit the answer with the
+# step; one that has a step of its own may rescale it, and is asked about.
 _RAW = {"SGD"}
 _NORMALISED = {
     *("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SparseAdam", "RMSprop", "Adagrad", "Adadelta"),
@@ -59,12 +61,18 @@ def effective_lr(lr: Number, norm: Number, *, update: Update) -> Number:
 
 
 def update_of(optimizer: Optimizer) -> Update:
-    """Which case of Definition 1 an optimizer is, by its class or the nearest known class above it."""
-    for kind in (cls.__name__ for cls in type(optimizer).__mro__):
-        if kind in _RAW:
-            return Update.RAW
-        if kind in _NORMALISED:
-            return Update.NORMALISED
+    """Which case of Definition 1 an optimizer is, by its class or by the known class whose step it takes."""
+    for cls in type(optimizer).__mro__:
+        kind = cls.__name__
+        known = kind in _RAW or kind in _NORMALISED
+        if known and _step_of(type(optimizer)) is not _step_of(cls):
+            raise ValueError(
+                f"{type(optimizer).__name__} extends {kind} with a step of its own, which may rescale what "
+                f"{kind} adds to the weights; say what it adds: update='raw' (gradients, also with momentum) "
+                f"or update='normalised' (steps whose length does not depend on that of the gradient)"
+            )
+        if known:
+            return Update.RAW if kind in _RAW else Update.NORMALISED
         if kind in _BEYOND_DEFINITION_1:
             raise ValueError(
                 f"{kind} has no effective learning rate by Definition 1: {_BEYOND_DEFINITION_1[kind]}; "
@@ -74,6 +82,11 @@ def update_of(optimizer: Optimizer) -> Update:
         f"{type(optimizer).__name__} is not an optimizer known here; say what it adds to the weights: "
         f"update='raw' (gradients, also with momentum) or update='normalised' (like Adam or sign steps)"
     )
+
+
+def _step_of(kind: type) -> Any:
+    """The function that takes a step, without what torch wraps around it when an optimizer is made."""
+    return inspect.unwrap(kind.step)  # type: ignore[attr-defined]
 
 
 def effective_learning_rates(

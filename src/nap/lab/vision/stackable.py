@@ -74,11 +74,14 @@ class RectifiedBatchNorm2d(JoinedBatchNorm2d):
             raise ValueError(f"a channel of {tuple(input.shape)} has one number, and so no variance")
         front, even = self.__dict__[FRONT], not any(side % 2 for side in input.shape[-2:])
         options = {} if front is None else {"eps_before": front.eps, "centre": front.centre}
+        before = None if front is None else front.weight
+        if front is not None and before is None:  # BatchNorm would undo a scale; the kernels take one
+            before = torch.ones_like(self.weight.detach())
         found = rectified(
             input,
             self.weight,
             self.bias,
-            None if front is None else front.weight,
+            before,
             eps=self.eps,
             pool=self.__dict__[POOL] and even,
             **options,
@@ -129,9 +132,9 @@ def _alone(module: nn.Module) -> bool:
 
 
 def _front(layer: nn.Module) -> Norm | None:
-    """The norm on a layer's output, where it has a scale and an eps of its own, and nothing else."""
+    """The norm on a layer's output, where it has an eps of its own, perhaps a scale, and nothing else."""
     norm = getattr(layer, CHILD, None) if TELLS in layer.__dict__ else None
-    if norm is None or norm.weight is None or norm.bias is not None or norm.relative:
+    if norm is None or norm.bias is not None or norm.relative:
         return None
     return norm if list(layer._forward_hooks) == [HOOK] else None
 

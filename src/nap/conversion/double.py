@@ -1,0 +1,57 @@
+"""Forwards in float64 throughout, whatever a model makes in float32 on the way or casts to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+_LONGER = {
+    **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
+    **dict.fromkeys((torch.complex64, torch.complex32), torch.complex128),
+}
+_SHORTENING = (Tensor.float, Tensor.half, Tensor.bfloat16)
+_INTO_FIRST = ("copy_", "__setitem__")  # and all that end in an underscore: what is written into stays
+
+
+class _InDouble(TorchFunctionMode):
+    """Casts to a shorter type become casts to the longer one; shorter tensors are lengthened where used."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _SHORTENING and not args[0].is_complex():
+            return args[0].double()
+        kwargs = dict(kwargs or {})
+        out = {key: kwargs.pop(key) for key in ("out",) if key in kwargs}
+        name = getattr(func, "__name__", "")
+        written = name in _INTO_FIRST or (name.endswith("_") and not name.endswith("__"))
+        kept = args[:1] if written or name in ("__get__", "__set__") else ()
+        args = (*kept, *tree_map(_longer, tuple(args[len(kept) :])))
+        return func(*args, **tree_map(_longer, kwargs), **out)
+
+
+def _longer(x: Any) -> Any:
+    if isinstance(x, torch.dtype):
+        return _LONGER.get(x, x)
+    return x.to(_LONGER[x.dtype]) if isinstance(x, Tensor) and x.dtype in _LONGER else x
+
+
+@contextmanager
+def in_double() -> Iterator[None]:
+    """New tensors are float64 inside, and so is what is computed from shorter ones.
+
+    >>> with in_double():
+    ...     (torch.ones(2).float() @ torch.arange(2, dtype=torch.float32)).dtype
+    torch.float64
+    """
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _InDouble():
+            yield
+    finally:
+        torch.set_default_dtype(default)

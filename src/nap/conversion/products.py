@@ -1,0 +1,115 @@
+"""Norms on products that a function makes inside of a forward: where they go, and what becomes of biases."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from torch import nn
+
+from nap.conversion.needs import (
+    Decision,
+    ProductKey,
+    Want,
+    carrier_of,
+    layout_of,
+    leave_one_feature,
+    parts_of,
+)
+from nap.conversion.placement import Placement
+from nap.flow.layout import LayoutError
+from nap.flow.record import Flow, Use
+
+UseKey = tuple[str, int, int]
+
+
+def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequence[Flow]) -> None:
+    """The norm that the product of these weights wants, unless something stands against it."""
+    (site, sources), use, options, model = key, want.use, decision.options, decision.model
+    found = carrier_of(model, site, sources)
+    assert found is not None
+    assert use.output is not None
+    (carrier, paths), name = found, min(sources)
+    if (why := _otherwise_used(key, want, flows)) is not None:
+        return decision.refuse(name, why, "make the layer a module of its own and call it")
+    if not any(model.get_parameter(source).any() for source in sources):
+        return decision.refuse(name, "it is all zeros, so it has no direction to keep", "initialise it")
+    width = use.output.shape[use.axis]
+    try:
+        periods, parts = parts_of(want, width)
+    except LayoutError as fault:
+        reason = f"its queries, keys or gates are laid out in a way not known: {fault}"
+        return decision.refuse(name, reason, "split it")
+    layout = layout_of(options, use.axis, 0 if parts else use.spatial)
+    together = [s.head or s.length * periods for s in parts if s.name] or [width]
+    if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
+        return leave_one_feature(decision, name, next(iter(want.reasons)))
+    partial = any(s.name is None for s in parts)
+    centred = not (want.heads and not want.part)
+    decision.placements["+".join(sorted(sources))] = Placement(
+        carrier,
+        "normalise product",
+        type(model.get_submodule(carrier)).__name__,
+        " and ".join(want.reasons),
+        width=width,
+        layout=layout,
+        spatial=-1 - use.axis,
+        periods=periods,
+        sections=parts,
+        centre=options.norm == "layer" and centred,
+        scale=options.affine != "none",
+        offset=options.affine == "scale_offset"
+        and centred
+        and not want.batch_norm
+        and not _has_offset(model, key, flows, width),
+        eps=options.eps if options.eps != "relative" else "relative",
+        gain=want.gain,
+        weights=paths,
+        zero=() if partial else _fused_biases(model, carrier, use),
+        like=name,
+    )
+    return None
+
+
+def _otherwise_used(key: ProductKey, want: Want, flows: Sequence[Flow]) -> str | None:
+    """Why the product of these weights must not be normalised wherever it is made."""
+    site, sources = key
+    reason = next(iter(want.reasons))
+    for flow in flows:
+        made: dict[int, list[UseKey]] = defaultdict(list)  # the products of each call
+        for found, use in flow.uses.items():
+            where = found[0]
+            if where == site and use.sources == sources and use.operation != "sum":
+                made[found[1]].append(found)
+                if found in flow.returned_keys and (want.whole or not want.part):
+                    return f"its product {reason} inside the network and is also returned as an output"
+                assert want.use.output is not None
+                if use.product is None or use.product.shape[use.axis] != want.use.output.shape[want.use.axis]:
+                    return f"its product {reason}, and it makes products of other widths, too"
+        for keys in made.values():
+            asked = [(id(flow), found) in want.keys for found in keys]
+            if any(asked) and not (all(asked) and (len(keys) == 1 or not want.heads)):
+                return (
+                    f"its product {reason}, and others that are made of it do not, or another part of it does"
+                )
+    return None
+
+
+def _has_offset(model: nn.Module, key: ProductKey, flows: Sequence[Flow], width: int) -> bool:
+    """Whether a vector of parameters is added to the product later: it does what an offset would."""
+    site, sources = key
+    added = {
+        name
+        for flow in flows
+        for (where, call, op), use in flow.uses.items()
+        if where == site and use.sources == sources
+        for name in flow.shifts.get((where, call, op), ())
+    }
+    return any(model.get_parameter(name).numel() == width for name in added)
+
+
+def _fused_biases(model: nn.Module, carrier: str, use: Use) -> tuple[str, ...]:
+    """Biases that the function adds to the product: the norm takes their place."""
+    ids = {id(model.get_parameter(name)) for name in use.fused}
+    inside = model.get_submodule(carrier).named_parameters()
+    return tuple(sorted(path for path, p in inside if id(p) in ids))

@@ -1,0 +1,233 @@
+"""Norms on products: for weights that a module uses in a function, where no module's output could carry them.
+
+`F.linear(x, self.qkv.weight)` and `x @ self.w` are calls inside of a forward. While the forward of their
+module runs, each call of a torch function is looked at: what is made of the weights alone is followed, and
+where data is multiplied with it, the product goes through its norm. A bias in the same call is left out, or
+cancelled where a part of the product is normalised; one that is added later takes the place of an offset.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from nap.norms.norm import PRODUCTS, SOURCES, FusedNorm, Norm
+
+_ADDEND_FIRST = ("addmm", "addmv", "addbmm", "baddbmm")
+_ADDEND_LAST = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d")
+_BARE = (
+    *("matmul", "mm", "bmm", "mv", "dot", "vdot", "inner", "outer", "einsum", "tensordot", "chain_matmul"),
+    *("conv_tbc", "bilinear", "grouped_mm", "_grouped_mm"),
+)
+_SPACES: tuple[Any, ...] = (torch, F, Tensor, torch.linalg)
+_CONTRACTS: dict[Any, str] = {  # function → its name
+    **{
+        getattr(space, name): name
+        for name in (*_ADDEND_FIRST, *_ADDEND_LAST, "conv_transpose3d", *_BARE)
+        for space in _SPACES
+        if hasattr(space, name)
+    },
+    Tensor.__matmul__: "matmul",
+    Tensor.__rmatmul__: "rmatmul",
+}
+_ADDENDS = {
+    **dict.fromkeys(_ADDEND_FIRST, (0, "input")),
+    **dict.fromkeys((*_ADDEND_LAST, "conv_transpose3d"), (2, "bias")),
+}
+_CHOICES = (Tensor.__getitem__, Tensor.index_select, torch.index_select)
+
+
+@dataclass(frozen=True)
+class ProductSource:
+    """Which weights a product is made of, as attribute paths of the module, and biases that it loses."""
+
+    weights: tuple[str, ...]
+    zero: tuple[str, ...] = ()
+
+
+class NormalisedForward:
+    """A module's forward with norms on its products; it is copied and pickled along with the module.
+
+    >>> class Layer(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.w = nn.Parameter(torch.randn(8, 4))
+    ...     def forward(self, x):
+    ...         return torch.relu(x @ self.w)
+    >>> layer = Layer()
+    >>> norm = hang_(layer, "w", Norm(4), ProductSource(("w",)))
+    >>> x = torch.randn(2, 8)
+    >>> torch.equal(layer(x), torch.relu(norm(x @ layer.w, layer.w)))
+    True
+    """
+
+    def __init__(self, module: nn.Module):
+        self.module, self.inner = module, module.__dict__.get("forward")
+        functools.update_wrapper(self, module.forward)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self.module
+        with _OnProducts(module):
+            if self.inner is not None:
+                return self.inner(*args, **kwargs)
+            return type(module).forward(module, *args, **kwargs)
+
+
+def hang_(module: nn.Module, key: str, norm: nn.Module, source: ProductSource) -> nn.Module:
+    """Puts a norm on the product of these weights in the forward of `module`, and returns it."""
+    if PRODUCTS not in module._modules:
+        module.add_module(PRODUCTS, nn.ModuleDict())
+        module.__dict__[SOURCES] = {}
+        module.__dict__["forward"] = NormalisedForward(module)
+    norms = module._modules[PRODUCTS]
+    assert isinstance(norms, nn.ModuleDict)
+    norms[key] = norm
+    module.__dict__[SOURCES] = {**module.__dict__[SOURCES], key: source}
+    return norm
+
+
+def key_of(paths: Sequence[str]) -> str:
+    """The name under which the norm of these weights hangs on their module.
+
+    >>> key_of(["qkv.weight", "scale"])
+    'qkv_weight_scale'
+    """
+    return "_".join(path.replace(".", "_") for path in paths)
+
+
+def product_norms(module: nn.Module) -> dict[str, nn.Module]:
+    """The norms on products that hang on a module, by key."""
+    norms = module._modules.get(PRODUCTS)
+    return dict(norms.items()) if isinstance(norms, nn.ModuleDict) else {}
+
+
+def norm_on_product(module: nn.Module, weights: Iterable[Tensor]) -> nn.Module | None:
+    """The norm on the product of just these weights in the forward of `module`."""
+    wanted = {id(weight) for weight in weights}
+    for key, source in module.__dict__.get(SOURCES, {}).items():
+        if wanted == {id(attrgetter(path)(module)) for path in source.weights}:
+            return product_norms(module)[key]
+    return None
+
+
+def products_run(module: nn.Module) -> bool:
+    """Whether the norms on a module's products, if it has any, are at work."""
+    forward = module.__dict__.get("forward")
+    return PRODUCTS not in module._modules or isinstance(forward, NormalisedForward)
+
+
+class _OnProducts(TorchFunctionMode):
+    """Follows what is made of some weights, and normalises the products of data with it."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.norms = module._modules[PRODUCTS]
+        self.sources: dict[str, ProductSource] = module.__dict__[SOURCES]
+        paths = dict.fromkeys(path for source in self.sources.values() for path in source.weights)
+        self.made: list[tuple[Tensor, frozenset[str]]] = [
+            (attrgetter(path)(module), frozenset([path])) for path in paths
+        ]
+        self.constants = [b for b in module.buffers() if b is not None]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = _CONTRACTS.get(func)
+        if name is not None and name in _ADDENDS:
+            addend, args, kwargs = _without_addend(name, args, kwargs)
+        else:
+            addend = None
+        tensors = _tensors((args, *kwargs.values()))
+        made_of = [self._made_of(tensor) for tensor in tensors]
+        paths = frozenset(path for some in made_of if some is not None for path in some)
+        if not paths:
+            return func(*args, **kwargs) if addend is None else addend.added(func, args, kwargs)
+        if name is not None and None in made_of:
+            key = next((k for k, source in self.sources.items() if paths == frozenset(source.weights)), None)
+            if key is None:
+                return func(*args, **kwargs) if addend is None else addend.added(func, args, kwargs)
+            factors = [t for t, some in zip(tensors, made_of, strict=True) if some is not None]
+            return self._normalised(key, func, args, kwargs, factors, addend)
+        out = func(*args, **kwargs) if addend is None else addend.added(func, args, kwargs)
+        chosen = func in _CHOICES  # by an index, perhaps from data: what is chosen is a weight all the same
+        if all(
+            some is not None or self._constant(t) or (chosen and not t.is_floating_point())
+            for t, some in zip(tensors, made_of, strict=True)
+        ):
+            for result in _tensors((out,)):
+                if self._made_of(result) is None:
+                    self.made.append((result, paths))
+        return out
+
+    def _normalised(
+        self, key: str, func: Any, args: Any, kwargs: Any, factors: list[Tensor], addend: _Addend | None
+    ) -> Tensor:
+        norm: Norm | FusedNorm = self.norms[key]  # type: ignore[index, assignment]
+        if isinstance(norm, FusedNorm) and not norm.covers_all() and addend is not None:
+            y = addend.added(func, args, kwargs)
+            return norm(y, *factors, bias=addend.value)
+        y = func(*args, **kwargs) if addend is None else addend.left_out(func, args, kwargs)
+        return norm(y, *factors)
+
+    def _made_of(self, tensor: Tensor) -> frozenset[str] | None:
+        for made, paths in self.made:
+            if made is tensor:
+                return paths
+        return None
+
+    def _constant(self, tensor: Tensor) -> bool:
+        return isinstance(tensor, nn.Parameter) or any(tensor is constant for constant in self.constants)
+
+
+@dataclass(frozen=True)
+class _Addend:
+    """What a call adds to its product, taken out of its arguments."""
+
+    value: Tensor
+    first: bool
+
+    def added(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The call as it was."""
+        if self.first:
+            return func(self.value, *args, **kwargs)
+        return (
+            func(*args[:2], self.value, *args[2:], **kwargs)
+            if len(args) > 2
+            else func(*args, bias=self.value, **kwargs)
+        )
+
+    def left_out(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The call with nothing added."""
+        if self.first:
+            return func(torch.zeros_like(self.value), *args, **kwargs)
+        return func(*args[:2], None, *args[2:], **kwargs) if len(args) > 2 else func(*args, **kwargs)
+
+
+def _without_addend(name: str, args: Any, kwargs: Any) -> tuple[_Addend | None, Any, Any]:
+    """What is added, and the other arguments; the addend is named only where it was given by name."""
+    place, word = _ADDENDS[name]
+    if place == 0 and args:
+        return _Addend(args[0], True), args[1:], kwargs
+    if word in kwargs and isinstance(kwargs[word], Tensor):
+        rest = {key: value for key, value in kwargs.items() if key != word}
+        return (None, args, kwargs) if place == 0 else (_Addend(kwargs[word], False), args, rest)
+    if place == 2 and len(args) > 2 and isinstance(args[2], Tensor):
+        return _Addend(args[2], False), (*args[:2], *args[3:]), kwargs
+    return None, args, kwargs
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    for item in tree:
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif isinstance(item, (tuple, list)):
+            found += _tensors(item)
+    return found
