@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -76,6 +77,8 @@ class Placement:
     offset: bool = True
     eps: Eps = "relative"
     gain: float = 1.0
+    members: tuple[int, ...] = ()  # of a stack of layers, which have a scale and an offset each
+    member_axes: tuple[int, ...] = ()  # where they are listed in what is normalised, counted from its end
     before_batch_norm: bool = False  # which undoes any scale and offset: they are left out
     weights: tuple[str, ...] = ()  # attribute paths below the module, for the relative eps
     remove: tuple[str, ...] = ()  # biases that become None
@@ -104,6 +107,7 @@ class Placement:
             done.append(f"{kind} on {part} of its {self.width} features")
         text = "; ".join(str(d) for d in done) or f"{kind} on {product or where}"
         text += f" in {product}" if done and product else ""
+        text += f", for each of {math.prod(self.members)} members" if self.members else ""
         if self.subtract:
             return f"{text}, bias cancelled there"
         return f"{text}, bias removed" if self.remove or self.zero else text
@@ -187,7 +191,7 @@ class Plan:
 
 
 def _placement(row: dict[str, Any]) -> Placement:
-    lists = {k: tuple(row[k]) for k in ("weights", "remove", "zero")}
+    lists = {k: tuple(row.get(k, ())) for k in ("weights", "remove", "zero", "members", "member_axes")}
     return Placement(**{**row, **lists, "sections": tuple(Section(**s) for s in row["sections"])})
 
 

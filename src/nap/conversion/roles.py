@@ -10,6 +10,7 @@ from torch import nn
 from nap.flow.homogeneity import NEAR
 from nap.flow.operations import Kind
 from nap.flow.record import Flow, Meeting
+from nap.norms.members import MemberNorm
 from nap.norms.norm import CHILD, SOURCES, FusedNorm
 from nap.norms.products import product_norms
 from nap.weights import Role, Weight, WeightTable, is_bare_vector
@@ -33,7 +34,9 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         part = "offset" if name.endswith("bias") else "scale"
         after = f", before {', '.join(sorted(followers))}" if followers else ""
         reason, relus = f"{part} of a norm{after}", norm not in flow.curved
-        return Weight(name, Role.AFFINE, reason, part=part, homogeneous=relus)  # type: ignore[arg-type]
+        owner = model.get_submodule(name.rpartition(".")[0])
+        stacked = len(owner.members) if isinstance(owner, MemberNorm) else 0
+        return Weight(name, Role.AFFINE, reason, stacked=stacked, part=part, homogeneous=relus)  # type: ignore[arg-type]
     if name not in flow.seen:
         role = Role.BIAS if is_bare_vector(model, name, parameter) else Role.UNUSED
         return Weight(name, role, "the example forward does not use it")

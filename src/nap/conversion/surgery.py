@@ -15,6 +15,7 @@ from torch import nn
 from nap.conversion.placement import Placement, Plan
 from nap.flow.special import NORMALIZED_RECURRENT
 from nap.norms.attention import NormalizedMultiheadAttention, normalize_attention_
+from nap.norms.members import MemberNorm
 from nap.norms.norm import CHILD, HOOK, FusedNorm, Norm, Source, keep_zero, normalise_input, normalise_output
 from nap.norms.products import ProductSource, hang_, key_of, product_norms
 from nap.norms.recurrent import normalize_recurrent_
@@ -135,8 +136,8 @@ def build_norm(module: nn.Module, placement: Placement, like: torch.Tensor) -> N
     """The norm module of a placement, on the device and in the dtype of its carrier, or else of `like`."""
     like = next((p for p in module.parameters() if p.is_floating_point()), like)
 
-    def norm(width: int, centre: bool, offset: bool, **where: object) -> Norm:
-        return Norm(
+    def norm(width: int, centre: bool, offset: bool, kind: type[Norm] = Norm, **where: object) -> Norm:
+        return kind(
             width,
             centre=centre,
             scale=placement.scale,
@@ -150,6 +151,15 @@ def build_norm(module: nn.Module, placement: Placement, like: torch.Tensor) -> N
             **where,  # type: ignore[arg-type]
         )
 
+    if placement.members:
+        return norm(
+            placement.width,
+            placement.centre,
+            placement.offset,
+            kind=MemberNorm,
+            members=placement.members,
+            axes=placement.member_axes,
+        )
     if not placement.sections:
         return norm(
             placement.width,

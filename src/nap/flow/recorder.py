@@ -154,6 +154,7 @@ class Recorder(TorchFunctionMode):
             "sum",
             inner[0].axis,
             inner[0].spatial,
+            inner[0].members,
         )
         for c in value.carry:
             self.flow.sinks[c.site].add("sum")

@@ -77,6 +77,8 @@ class Projector:
     ({'0.weight': 1.0}, {'0.weight': 1})
     """
 
+    _members: Mapping[str | None, int] = {}  # of one that was pickled before there were any
+
     def __init__(
         self,
         model: nn.Module,
@@ -96,6 +98,7 @@ class Projector:
         plan = decide(table, parameters, left_out, per=per, output=output, affine=affine)
         refusals.check_fit(plan, parameters, output)
         self._pairs = pairs_of([table[name] for name in plan.names("joint", "decay")])
+        self._members = {name: table[name].stacked for pair in self._pairs for name in pair if name}
         if affine == "joint":
             refusals.check_joint(self._pairs, table, parameters)
         weights = [table[name] for name in plan.names("project")]
@@ -166,11 +169,13 @@ class Projector:
         """Write into these, and return their radii as they lie on the device."""
         radii = {name: self._radii[name].to(held[name].device) for name in held if name in self._radii}
         project_tensors_([held[name] for name in radii], list(radii.values()), when=when)
-        rule: Any = partial(joint_scale_offset, stacked=1)
-        if self._settings["affine"] == "decay":
-            rule = partial(decay_scale_offset, decay=self._settings["decay"])
-        pairs = [(held.get(s), held.get(o)) for s, o in self._pairs if s in held or o in held]
-        apply_(rule, pairs, when=when)
+        stacks = {pair: self._members.get(pair[0] or pair[1], 0) for pair in self._pairs}
+        for members in sorted(set(stacks.values())):
+            rule: Any = partial(joint_scale_offset, stacked=1 + members)
+            if self._settings["affine"] == "decay":
+                rule = partial(decay_scale_offset, decay=self._settings["decay"])
+            alike = [pair for pair, count in stacks.items() if count == members]
+            apply_(rule, [(held.get(s), held.get(o)) for s, o in alike if s in held or o in held], when=when)
         return radii
 
     def _parameter(self, name: str) -> Tensor:
