@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import nn
 
-from nap.conversion.needs import Decision, Want, gather, layout_of, leave_one_feature, parts_of
+from nap.conversion.needs import Decision, Want, gather, layout_of, leave_one_feature, members_of, parts_of
 from nap.conversion.placement import Options, Placement
 from nap.conversion.products import place_product
 from nap.conversion.sums import place_sums
@@ -60,7 +61,9 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         name = f"{site}.{weights[0]}".lstrip(".")
         return decision.refuse(name, "it is all zeros, so it has no direction to keep", "initialise it")
     biases = sorted({names[n] for flow in flows for n in flow.added if n in names})
-    biases = [path for path in biases if module.get_parameter(path).ndim == 1]
+    members = members_of(use, decision.model, layout, parts)
+    sizes = {width, width * math.prod(members.get("members", ()))} if members else set()
+    biases = [p for p in biases if (b := module.get_parameter(p)).ndim == 1 or b.numel() in sizes]
     partial = any(s.name is None for s in parts)
     if partial and len(biases) > 1:
         reason = f"a part of its output is normalised and it has {len(biases)} biases"
@@ -84,6 +87,7 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         eps=options.eps if weights or options.eps != "relative" else EPS,
         gain=want.gain,
         before_batch_norm=undone,
+        **members,
         weights=weights,
         remove=() if partial else tuple(droppable),
         zero=() if partial else tuple(p for p in biases if p not in droppable),

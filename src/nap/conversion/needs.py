@@ -311,6 +311,18 @@ def layout_of(options: Options, axis: int, spatial: int) -> Layout:
     return "features" if axis == -1 else "channels"
 
 
+def members_of(use: Use, model: nn.Module, layout: Layout, parts: object) -> dict[str, tuple[int, ...]]:
+    """Of a stack of layers: how many there are and where, for a norm with a scale and an offset for each."""
+    if not use.members or layout != "features" or parts or use.output is None:
+        return {}
+    counts = tuple(model.get_parameter(min(use.sources)).shape[: len(use.members)])
+    ordered = list(use.members) == sorted(use.members) and use.members[-1] < -1
+    if not ordered or -use.members[0] > use.output.ndim:
+        return {}
+    there = tuple(use.output.shape[axis] for axis in use.members)
+    return {"members": counts, "member_axes": use.members} if there == counts else {}
+
+
 def leave_one_feature(decision: Decision, name: str, reason: str) -> None:
     """A gate or an output of one feature stays as it is."""
     why = f"it {reason} with one feature, and a norm over one feature always gives zero"

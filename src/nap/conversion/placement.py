@@ -89,6 +89,8 @@ class Placement:
     offset: bool = True
     eps: Eps = "relative"
     gain: float = 1.0
+    members: tuple[int, ...] = ()  # of a stack of layers, which have a scale and an offset each
+    member_axes: tuple[int, ...] = ()  # where they are listed in what is normalised, counted from its end
     before_batch_norm: bool = False  # which undoes any scale and offset: they are left out
     weights: tuple[str, ...] = ()  # attribute paths below the module, for the relative eps
     remove: tuple[str, ...] = ()  # biases that become None
@@ -103,7 +105,9 @@ class Placement:
             raise ValueError(f"{self.module}: {weights[0]!r} is a weight, and only biases are removed")
         if self.eps != "relative" and not 0 <= self.eps < 1:
             raise ValueError(f"{self.module}: eps={self.eps!r} must be 'relative' or a number in [0, 1)")
-        if not (0 < self.gain < math.inf and self.periods >= 1 and self.width >= 0 and self.spatial >= 0):
+        least = 0.0 if self.action == "scale input" else math.ulp(0.0)  # a weight of zeros has a gain of zero
+        fits = least <= self.gain < math.inf
+        if not (fits and self.periods >= 1 and self.width >= 0 and self.spatial >= 0):
             raise ValueError(
                 f"{self.module}: width={self.width}, spatial={self.spatial}, periods={self.periods} and "
                 f"gain={self.gain} are no sizes of a norm"
@@ -137,6 +141,7 @@ class Placement:
             done.append(f"{kind} on {part} of its {self.width} features")
         text = "; ".join(str(d) for d in done) or f"{kind} on {product or where}"
         text += f" in {product}" if done and product else ""
+        text += f", for each of {math.prod(self.members)} members" if self.members else ""
         if self.subtract:
             return f"{text}, bias cancelled there"
         return f"{text}, bias removed" if self.remove or self.zero else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from nap.conversion.needs import (
     carrier_of,
     layout_of,
     leave_one_feature,
+    members_of,
     parts_of,
 )
 from nap.conversion.placement import Placement
@@ -44,6 +46,7 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
     together = [s.head or s.length * periods for s in parts if s.name] or [width]
     if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
         return leave_one_feature(decision, name, next(iter(want.reasons)))
+    members = members_of(use, model, layout, parts)
     partial = any(s.name is None for s in parts)
     centred = not (want.heads and not want.part)
     decision.placements["+".join(sorted(sources))] = Placement(
@@ -61,9 +64,10 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
         offset=options.affine == "scale_offset"
         and centred
         and not want.batch_norm
-        and not _has_offset(model, key, flows, width),
+        and not _has_offset(model, key, flows, width * math.prod(members.get("members", ()))),
         eps=options.eps if options.eps != "relative" else "relative",
         gain=want.gain,
+        **members,
         weights=paths,
         zero=() if partial else _fused_biases(model, carrier, use),
         like=name,

@@ -13,6 +13,7 @@ from nap.flow.noise import KEY
 from nap.flow.operations import Kind
 from nap.flow.record import Flow, Meeting
 from nap.norms.gain import Gain
+from nap.norms.members import MemberNorm
 from nap.norms.norm import CHILD, SOURCES, FusedNorm
 from nap.norms.products import product_norms
 from nap.weights import Role, Weight, WeightTable, is_bare_vector
@@ -57,7 +58,9 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         part = "offset" if name.endswith("bias") else "scale"
         after = f", before {', '.join(sorted(followers))}" if followers else ""
         reason, relus = f"{part} of a norm{after}", norm not in flow.curved
-        return Weight(name, Role.AFFINE, reason, part=part, homogeneous=relus)  # type: ignore[arg-type]
+        owner = model.get_submodule(name.rpartition(".")[0])
+        stacked = len(owner.members) if isinstance(owner, MemberNorm) else 0
+        return Weight(name, Role.AFFINE, reason, stacked=stacked, part=part, homogeneous=relus)  # type: ignore[arg-type]
     owner = model.get_submodule(name.rpartition(".")[0])
     if isinstance(owner, Gain):
         return Weight(name, Role.GAIN, "scales what enters its layer, or leaves its table")

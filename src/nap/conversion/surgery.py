@@ -6,6 +6,7 @@ hook. So parameter names, classes, deepcopy, pickle and `torch.compile` stay as 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from nap.conversion.placement import Placement, Plan
 from nap.flow.special import NORMALIZED_RECURRENT
 from nap.norms.attention import NormalizedMultiheadAttention, normalize_attention_
 from nap.norms.gain import GAIN, GAIN_HOOK, Gain, scale_input, scale_rows
+from nap.norms.members import MemberNorm
 from nap.norms.norm import CHILD, HOOK, FusedNorm, Norm, Source, keep_zero, normalise_input, normalise_output
 from nap.norms.products import ProductSource, hang_, key_of, product_norms
 from nap.norms.recurrent import normalize_recurrent_
@@ -91,9 +93,12 @@ def check(model: nn.Module, plan: Plan) -> None:
                     "make a new one with nap.plan(model, args)"
                 )
         for path in (*placement.remove, *placement.zero):
-            if (ndim := module.get_parameter(path).ndim) != 1:
+            bias = module.get_parameter(path)
+            axes = bias.ndim
+            stacked = placement.width * math.prod(placement.members)  # a bias for each member of a stack
+            if axes != 1 and not (placement.members and bias.numel() in (placement.width, stacked)):
                 raise ValueError(
-                    f"the plan takes {path!r} of {placement.module!r} for a bias, but it has {ndim} axes: "
+                    f"the plan takes {path!r} of {placement.module!r} for a bias, but it has {axes} axes: "
                     "the plan was made for another model; make a new one with nap.plan(model, args)"
                 )
 
@@ -160,8 +165,8 @@ def build_norm(module: nn.Module, placement: Placement, like: torch.Tensor) -> N
     """The norm module of a placement, on the device and in the dtype of its carrier, or else of `like`."""
     like = next((p for p in module.parameters() if p.is_floating_point()), like)
 
-    def norm(width: int, centre: bool, offset: bool, **where: object) -> Norm:
-        return Norm(
+    def norm(width: int, centre: bool, offset: bool, kind: type[Norm] = Norm, **where: object) -> Norm:
+        return kind(
             width,
             centre=centre,
             scale=placement.scale,
@@ -175,6 +180,15 @@ def build_norm(module: nn.Module, placement: Placement, like: torch.Tensor) -> N
             **where,  # type: ignore[arg-type]
         )
 
+    if placement.members:
+        return norm(
+            placement.width,
+            placement.centre,
+            placement.offset,
+            kind=MemberNorm,
+            members=placement.members,
+            axes=placement.member_axes,
+        )
     if not placement.sections:
         return norm(
             placement.width,

@@ -74,8 +74,10 @@ def parametric_use(
         return Use(sources, name)
     where = next(i for i, v in enumerate(values) if not v.data and v.sources)
     weight = factors[where]
+    members: Sequence[int] = ()
     if name == "einsum":
-        axis, stacked, out_axis = _einsum_axes(args[0], where, [f.ndim for f in factors])
+        axis, members, out_axis = _einsum_axes(args[0], where, [f.ndim for f in factors])
+        stacked = len(members)
     else:
         axis, stacked = (-1, max(0, weight.ndim - 2)) if where else (-2, max(0, weight.ndim - 2))
         out_axis = weight.ndim - (1 if where else 2)
@@ -85,7 +87,14 @@ def parametric_use(
     _note_axis(rec, sources, weight, out_axis)
     if stacked:
         rec.flow.stacked.update(dict.fromkeys(sources, stacked))
-    return Use(sources, name, axis)
+    if name != "einsum" and name != "grouped_mm":
+        members = [place - weight.ndim for place in range(stacked)]
+    whole = [rec.weights[name] for name in sources]
+    listed = (
+        len(whole) == 1 and (weight is whole[0] or weight._base is whole[0]) and stacked <= whole[0].ndim - 2
+    )
+    same = listed and weight.shape[:stacked] == whole[0].shape[:stacked]
+    return Use(sources, name, axis, members=tuple(members) if same else ())
 
 
 def _note_axis(rec: Recorder, sources: frozenset[str], weight: Tensor, axis: int) -> None:
@@ -122,19 +131,21 @@ def contracted_axes(name: str, args: Sequence[Any], factors: Sequence[Tensor]) -
     return -1, -1 if factors[1].ndim == 1 else -2
 
 
-def _einsum_axes(equation: str, where: int, dims: Sequence[int]) -> tuple[int, int, int]:
-    """(feature axis of the output, stacked axes, output axis of the weight)."""
+def _einsum_axes(equation: str, where: int, dims: Sequence[int]) -> tuple[int, list[int], int]:
+    """(feature axis of the output, its axes that list members, output axis of the weight).
+
+    Leading axes of the weight that the output has, too, list independent weights.
+    """
     inputs, out = _letters(equation, dims)
     weight = inputs[where]
     others = "".join(letters for i, letters in enumerate(inputs) if i != where)
     own = [c for c in weight if c in out and c not in others]
+    last = max(own, key=out.index) if own else ""
     stacked = 0
-    while stacked < len(weight) and weight[stacked] in out and weight[stacked] in others:
+    while stacked < len(weight) and weight[stacked] in out and weight[stacked] != last:
         stacked += 1
-    if not own:
-        return -1, stacked, 0
-    last = max(own, key=out.index)
-    return out.index(last) - len(out), stacked, weight.index(last)
+    members = [out.index(c) - len(out) for c in weight[:stacked]]
+    return (out.index(last) - len(out), members, weight.index(last)) if own else (-1, members, 0)
 
 
 def _letters(equation: str, dims: Sequence[int]) -> tuple[list[str], str]:

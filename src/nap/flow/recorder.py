@@ -161,6 +161,7 @@ class Recorder(TorchFunctionMode):
             "sum",
             inner[0].axis,
             inner[0].spatial,
+            inner[0].members,
         )
         self.streams.united(united, value.carry, output)
         for c in value.carry:

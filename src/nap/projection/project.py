@@ -93,6 +93,8 @@ class Projector:
     ({'0.weight': 1.0}, {'0.weight': 1})
     """
 
+    _members: Mapping[str | None, int] = {}  # of one that was pickled before there were any
+
     def __init__(
         self,
         model: nn.Module,
@@ -121,6 +123,7 @@ class Projector:
         plan, self._noise_pairs = with_noise(plan, table, parameters, noise)
         refusals.check_fit(plan, self._policies)
         self._pairs = pairs_of([table[name] for name in plan.names("joint", "decay")])
+        self._members = {name: table[name].stacked for pair in self._pairs for name in pair if name}
         if affine == "joint":
             refusals.check_joint(self._pairs, table, parameters)
         if per == "row":
@@ -211,11 +214,13 @@ class Projector:
                 self._lost.warn(weights, radii)
         groups = [(held[mean], held[noise]) for mean, noise in pairs]
         project_together_(groups, [radii[mean] for mean, _ in pairs], when=when)
-        rule: Any = partial(joint_scale_offset, stacked=1)
-        if self._settings["affine"] == "decay":
-            rule = partial(decay_scale_offset, decay=self._settings["decay"])
-        affine = [(held.get(s), held.get(o)) for s, o in self._pairs if s in held or o in held]
-        apply_(rule, affine, when=when)
+        stacks = {pair: self._members.get(pair[0] or pair[1], 0) for pair in self._pairs}
+        for members in sorted(set(stacks.values())):
+            rule: Any = partial(joint_scale_offset, stacked=1 + members)
+            if self._settings["affine"] == "decay":
+                rule = partial(decay_scale_offset, decay=self._settings["decay"])
+            alike = [pair for pair, count in stacks.items() if count == members]
+            apply_(rule, [(held.get(s), held.get(o)) for s, o in alike if s in held or o in held], when=when)
         return radii
 
     @property
