@@ -272,3 +272,41 @@ def test_an_interrupted_save_leaves_nothing(
 
 def test_saving_leaves_torch_as_it_was(saved: Path) -> None:
     assert torch.serialization.get_crc32_options() is True
+
+
+class Code:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("made by a checkpoint",)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "it is empty: the disk was full, or somebody emptied it"),
+        (b"hello", "it does not begin as a checkpoint does"),
+        (pickle.dumps({"state": 1}), "it does not begin as a checkpoint does"),
+        (pickle.dumps(Code()), "it does not begin as a checkpoint does"),
+        ("code", "it would run code when it is read, which no checkpoint of ours does"),
+        ("cut", "it is cut off: its end is missing"),
+        ("other", "it is no checkpoint of a run"),
+        (None, "it is no file"),
+    ],
+)
+def test_why_a_checkpoint_is_refused_is_told_in_plain_words(
+    tmp_path: Path, content: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "checkpoint.pt"
+    if content is None:
+        os.mkfifo(path)
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(Code() if content == "code" else {"x": torch.ones(99)}, path)
+        if content == "cut":
+            path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(Damaged) as caught:
+        checkpoint.load(path)
+    assert str(caught.value).startswith(words)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "made by a checkpoint").exists()

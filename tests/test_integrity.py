@@ -341,3 +341,26 @@ def test_what_is_written_aside_is_not_written_through_a_link(tmp_path: Path, nam
     (tmp_path / "run" / name).symlink_to(victim)
     assert small_work.run(tmp_path / "run").reason == "finished"
     assert victim.read_text() == "mine"
+
+
+# resumes that are not exact
+
+
+def test_a_resume_that_cannot_be_exact_says_so_in_manifest_and_report(tmp_path: Path) -> None:
+    class Emulated(small_work.Training):
+        not_taken_up = ""
+
+        def load_state_dict(self, state: dict) -> None:
+            super().load_state_dict(state)
+            self.not_taken_up = "emulators cannot be saved"
+
+    small_work.stop_at(tmp_path, 5)
+    heard: list[str] = []
+    small_work.run(tmp_path, Emulated(), on_note=heard.append)
+    expected = (
+        "this resume is not exact, rows differ from those of an unbroken run: emulators cannot be saved"
+    )
+    assert heard == [expected] == small_work.manifest(tmp_path)["sittings"][-1]["notes"]
+    assert read_run(tmp_path).notes == [expected]
+    small_work.run(tmp_path / "exact", on_note=heard.append)
+    assert heard == [expected]

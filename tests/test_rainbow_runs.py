@@ -69,6 +69,8 @@ def test_without_its_replay_a_run_refills_it_before_it_learns() -> None:
     assert first.state_dict()["replay"] is None
     rest = agent(save_replay=False, learn_start=100)
     rest.load_state_dict(on_disk_and_back(first.state_dict()))
+    assert rest.not_taken_up == "the replay was not saved (--no-save-replay) and fills anew"
+    assert first.not_taken_up == ""
     made = rest.learner.updates
     rest.advance()
     assert rest.learner.updates - made == (160 - 104) // 4  # the first update once 100 steps are there
@@ -182,6 +184,7 @@ def test_a_real_game_goes_on_with_new_episodes_and_its_replay() -> None:
     first.advance()
     stored = on_disk_and_back(first.state_dict())
     rest.load_state_dict(stored)
+    assert rest.not_taken_up.startswith("emulators cannot be saved, so the episodes under way were given up")
     assert checksum(plain(rest.state_dict())) == checksum(
         plain(stored)
     )  # or `nap run` would refuse the checkpoint

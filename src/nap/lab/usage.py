@@ -160,7 +160,8 @@ def _add_inspect(commands: Commands) -> None:
     inspect = commands.add_parser(
         "inspect",
         help="what normalize_ and Projector would do to your model, before they do it",
-        description="Plan both steps of NaP on a copy of your model, and print what they would do.",
+        description="Plan both steps of NaP on a copy of your model, and print what they would do. "
+        "FILE.py is run, with all that it does when it is imported: inspect no file that you do not trust.",
         epilog=INSPECT_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -160,6 +160,16 @@ class RainbowRun:
         self.scores.running = state["running"].numpy().copy()
         self._no_episodes = not self.games.saves_exactly
 
+    @property
+    def not_taken_up(self) -> str:
+        """What `load_state_dict` could not go on with, in words; "" where it goes on exactly."""
+        lost = []
+        if self._no_episodes:
+            lost.append("emulators cannot be saved, so the episodes under way were given up for new ones")
+        if self._no_replay and self.done < self.total:
+            lost.append("the replay was not saved (--no-save-replay) and fills anew")
+        return "; ".join(lost)
+
     def _make(self, game: str, lanes: int | None = None) -> Games:
         lanes = lanes or self.what.settings.lanes
         return make(game, lanes, full_actions=self.what.full_actions, threads=self.threads)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -51,6 +52,14 @@ def load(path: Path) -> State:
     """The state that was saved at `path`, exactly; raises `Damaged` with the reason otherwise."""
     if not files.is_file(path):
         raise Damaged("it is no file")
+    with path.open("rb") as file:
+        beginning = file.read(4)
+    if not beginning:
+        raise Damaged("it is empty: the disk was full, or somebody emptied it")
+    if beginning != b"PK\x03\x04":  # torch.save writes a zip
+        raise Damaged(
+            "it does not begin as a checkpoint does: it was overwritten, or another program made it"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch remarks on odd files; the verdict below is enough
@@ -59,7 +68,13 @@ def load(path: Path) -> State:
         return _checked(stored)
     except Damaged:
         raise
+    except pickle.UnpicklingError as error:
+        if "weights_only" in str(error) or "Unsupported" in str(error):
+            raise Damaged("it would run code when it is read, which no checkpoint of ours does") from error
+        raise Damaged("it cannot be read: its bytes are no checkpoint's") from error
     except Exception as error:  # a damaged file fails in every way there is
+        if "central directory" in str(error):
+            raise Damaged("it is cut off: its end is missing") from error
         raise Damaged(f"it cannot be read ({type(error).__name__}: {_first_line(error)})") from error
 
 

@@ -14,7 +14,7 @@ from . import checkpoint, content
 from .durable import written_aside
 from .folder import RunFolder
 from .manifest import Manifest
-from .work import OtherInputs, Work
+from .work import OtherInputs, Work, not_taken_up
 
 START_OVER = "put the file back, or start this run over with --force"
 
@@ -66,6 +66,8 @@ def take_up(work: Work, folder: RunFolder, manifest: Manifest, conditions: Mappi
     _load(work, folder, state)
     belongs = held[: state["rows_bytes"]]
     notes += _kept(folder, held, manifest.under_way or held == belongs)
+    if lost := not_taken_up(work):
+        notes.append(f"this resume is not exact, rows differ from those of an unbroken run: {lost}")
     return Taken(_described(belongs), notes + _changes(state["conditions"], conditions))
 
 

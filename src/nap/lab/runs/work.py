@@ -35,7 +35,15 @@ class Work(Protocol):
         """All that changes while working: tensors, numbers, strings, lists, tuples, dicts, None."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a state that `state_dict` gave, exactly."""
+        """Take up a state that `state_dict` gave, exactly.
+
+        A work that cannot has an attribute `not_taken_up`: in words, what it had to begin anew.
+        """
+
+
+def not_taken_up(work: Work) -> str:
+    """What a work could not go on with when it took up a state; "" where it went on exactly."""
+    return str(getattr(work, "not_taken_up", ""))
 
 
 class Wrapped:
@@ -59,6 +67,10 @@ class Wrapped:
     @property
     def steps_per_unit(self) -> int:
         return self._work.steps_per_unit
+
+    @property
+    def not_taken_up(self) -> str:
+        return not_taken_up(self._work)
 
     def advance(self) -> list[dict[str, Any]]:
         return self._work.advance()
