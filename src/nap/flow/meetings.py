@@ -10,11 +10,12 @@ from torch import Tensor
 
 from nap.flow import homogeneity
 from nap.flow.call import Call, Follow
+from nap.flow.curves import Place, curves_of, place_of
 from nap.flow.contraction import open_product
 from nap.flow.layout import LayoutError, head_groups, reached_features
 from nap.flow.operations import Kind
 from nap.flow.record import Meeting
-from nap.flow.values import Carry, Value, merge, sum_degrees
+from nap.flow.values import NO_CARRY, Carry, Value, merge, sum_degrees
 
 if TYPE_CHECKING:
     from nap.flow.recorder import Recorder
@@ -25,12 +26,15 @@ def follow_nonlinearity(kind: Kind) -> Follow:
         pending: frozenset[int] = frozenset()
         for value, tensor in zip(call.operands, call.tensors, strict=True):
             pending |= meet(call.rec, call.name, kind, value, tensor)
+            meet_curves(call.rec, replace(value, carry=NO_CARRY))  # what its mask was made of
         merged = merge(call.operands)
+        data = merged.data or any(v.carry for v in call.operands)
         degrees = homogeneity.of_nonlinearity(sum_degrees(call.operands))
         if kind is Kind.HOMOGENEOUS:
             degrees = call.operands[0].degrees
         probability = kind is Kind.SOFTMAX
-        return Value(merged.data, merged.sources, degrees=degrees, pending=pending, probability=probability)
+        sources = frozenset() if data else merged.sources
+        return Value(data, sources, degrees=degrees, pending=pending, probability=probability)
 
     return follow
 
@@ -69,11 +73,26 @@ def masked(call: Call, value: Value, tensor: Tensor) -> Value:
     name = f"{call.name} with a mask"
     pending = meet(call.rec, name, Kind.ACTIVATION, replace(value, carry=hit), tensor)
     degrees = homogeneity.of_nonlinearity(value.degrees)
-    return replace(value, carry=value.carry - hit, pending=pending, degrees=degrees)
+    met = {c.key for c in hit}
+    mask = frozenset(c for c in value.mask if c.key not in met)
+    return replace(value, carry=value.carry - hit, mask=mask, pending=pending, degrees=degrees)
+
+
+def meet_curves(rec: Recorder, value: Value) -> None:
+    """A layer or a norm is given `value`: what was bent on the way here has passed a nonlinearity."""
+    for (name, number), carry in curves_of(value).items():
+        place = rec.places[number]
+        meet(rec, name, place.kind, replace(value, carry=carry, data=True), place.tensors[0], place=place)
 
 
 def meet(
-    rec: Recorder, name: str, kind: Kind, value: Value, tensor: Tensor, temperature: float | None = None
+    rec: Recorder,
+    name: str,
+    kind: Kind,
+    value: Value,
+    tensor: Tensor,
+    temperature: float | None = None,
+    place: Place | None = None,
 ) -> frozenset[int]:
     """Records that `value` enters a nonlinearity; returns the meetings that the result depends on."""
     rec.nonlinear += 1
@@ -84,12 +103,18 @@ def meet(
             rec.flow.curved.add(norm)
     softmax = kind in (Kind.SOFTMAX, Kind.ATTENTION)
     carried = frozenset(c for c in value.carry if softmax or not c.mixed)
-    if not carried or not value.data:
+    if not carried:
         return value.pending
     sites, calls = tuple(f.site for f in rec.frames), frozenset(f.call for f in rec.frames)
+    given = rec.given(value)
+    if place is not None:
+        sites, calls, given = place.modules, place.active, None
     hidden = kind in (Kind.ACTIVATION, Kind.HOMOGENEOUS)
-    meeting = Meeting(name, kind, carried, sites, calls, tensor.shape, hidden, rec.given(value))
+    meeting = Meeting(name, kind, carried, sites, calls, tensor.shape, hidden, given)
     for carry in carried:
+        bent_at = place_of(rec, carry) if carry.bent else None
+        if bent_at is not None and carry.call in bent_at.active:
+            meeting.early.add(carry)
         try:
             _locate(rec, meeting, carry, tensor, temperature)
         except LayoutError as fault:
@@ -113,7 +138,11 @@ def _locate(rec: Recorder, meeting: Meeting, carry: Carry, tensor: Tensor, tempe
         elif use.output is not None:
             meeting.heads[carry] = head_groups(operand, contracted, use.output, use.axis)
     elif not softmax and carry.sliced and use.output is not None:
-        meeting.features[carry] = reached_features(tensor, use.output, use.axis)
+        bent_at = place_of(rec, carry)
+        tensors = (tensor,) if bent_at is None else bent_at.tensors
+        meeting.features[carry] = frozenset().union(
+            *(reached_features(t, use.output, use.axis) for t in tensors)
+        )
 
 
 def _temperature(product: Tensor, logits: Tensor) -> float:

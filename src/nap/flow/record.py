@@ -51,6 +51,7 @@ class Meeting:
     contracted: dict[Carry, int] = field(default_factory=dict)  # length of the vectors that q·k sums over
     temperature: float = 1.0  # factor between the q·k product and the softmax
     faults: dict[Carry, str] = field(default_factory=dict)
+    early: set[Carry] = field(default_factory=set)  # bent before the module that produced them returned
 
 
 @dataclass

@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_map
 
 from nap.flow import effects, special
 from nap.flow.call import Call
+from nap.flow.curves import Place
+from nap.flow.meetings import meet_curves
 from nap.flow.operations import operation_name
 from nap.flow.record import Flow, Frame, Use
 from nap.flow.values import CONSTANT, NO_CARRY, Carry, Value, held_tensors, merge, tensors_in
@@ -46,12 +48,14 @@ class Recorder(TorchFunctionMode):
         self.names = {id(module): name for name, module in model.named_modules()}
         self.modules = dict(model.named_modules())
         self.ndims = {name: p.ndim for name, p in model.named_parameters()}
+        self.matrices = {n for n, p in model.named_parameters() if sum(size > 1 for size in p.shape) > 1}
         self.values: dict[int, Value] = {}
         self.alive: list[Tensor] = []  # ids stay unique only while their tensors live
         self.frames: list[Frame] = []
         self.ancestors: dict[int, frozenset[int]] = {}
         self.products: list[tuple[Tensor, tuple[Tensor, int], tuple[Tensor, int]]] = []
         self.open_product: int | None = None  # its result is not known yet
+        self.places: list[Place] = []  # calls of operations that bend what they are given
         self.scales: dict[str, frozenset[Carry]] = {}  # values whose own scale is followed, by pseudo-weight
         self.calls = 0
         self.operations = 0
@@ -197,7 +201,7 @@ class Recorder(TorchFunctionMode):
         if found is None:
             if tensor.grad_fn is not None:
                 self.flow.unseen.append(self.site)
-            found = Value(data=tensor.grad_fn is not None, index=not _floating(tensor))
+            found = Value(data=tensor.grad_fn is not None, index=not _floating(tensor), foreign=True)
             self.put(tensor, found)
         return found
 
@@ -206,7 +210,7 @@ class Recorder(TorchFunctionMode):
         self.alive.append(tensor)
 
     def inputs(self, tree: Any) -> None:
-        found = list(held_tensors(tree))
+        found = list(held_tensors(tree, deep=True))
         if not found:
             raise ValueError("the example inputs hold no tensor, so nothing can be followed")
         for tensor in found:
@@ -234,6 +238,7 @@ class Recorder(TorchFunctionMode):
         carry = Carry(frame.site, frame.call, self.operations)
         self.flow.uses[carry.key] = use
         for value in operands:
+            meet_curves(self, value)
             self.sink(value.carry, "linear")
             for pending in value.pending:
                 self.flow.meetings[pending].hidden = True
@@ -274,7 +279,7 @@ def _constants(model: nn.Module) -> Iterator[Tensor]:
 def _in_place(func: Any, args: Any, kwargs: Any) -> bool:
     name = getattr(func, "__name__", "")
     marked = name.endswith("_") and not name.endswith("__")
-    return marked or name.startswith("__i") or bool(kwargs.get("inplace")) or any(a is True for a in args[1:])
+    return marked or name == "__setitem__" or name.startswith("__i") or bool(kwargs.get("inplace")) or any(a is True for a in args[1:])
 
 
 def _floating(tensor: Tensor) -> bool:

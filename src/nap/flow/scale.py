@@ -19,7 +19,7 @@ def scaled_operands(call: Call) -> list[Value]:
     """The operands, each that carries a producer with a pseudo-weight for its own scale."""
     rec, found = call.rec, []
     for tensor, value in zip(call.tensors, call.operands, strict=True):
-        if value.carry and not any(d not in (NEAR, MIXED) for d in _scales(value.degrees).values()):
+        if value.data and value.carry and not any(d not in (NEAR, MIXED) for d in _scales(value.degrees).values()):
             name = f"{_MARK}{len(rec.scales)}"
             rec.scales[name] = value.carry
             value = replace(value, degrees={**value.degrees, name: 1.0})
@@ -39,11 +39,6 @@ def normalised_by_hand(call: Call, value: Value, operands: list[Value]) -> Value
             rec.flow.inline.add(rec.site)
             value = replace(value, carry=value.carry - carry)
     return value
-
-
-def is_bent(value: Value) -> bool:
-    """Whether the value is some power of a value, such as x², and not x itself."""
-    return any(d not in (NEAR, 1.0, MIXED) for d in _scales(value.degrees).values())
 
 
 def without_scales(degrees: Degrees) -> Degrees:
