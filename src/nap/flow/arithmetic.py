@@ -66,11 +66,11 @@ def _picks(value: Value) -> Value:
     return Value(data=value.data, degrees=degrees, pending=value.pending, mask=value.mask, picked=picked)
 
 
-def _by_own_choice(call: Call, value: Value) -> Value:
-    """What is chosen by where it is largest itself."""
-    chosen = {c.key for v in call.operands for c in v.picked | v.mask if v.index or not v.carry}
+def _by_own_choice(call: Call, value: Value, masks: bool = False) -> Value:
+    """What is chosen by where it is largest itself, or where a mask that was made of it says so."""
+    chosen = {c.key for v in call.operands for c in (v.picked | v.mask if masks else v.picked)}
     keys = {c.key for c in value.carry if c.key in chosen and c.product is None}
-    return curved(call, value, call.tensors[:1], keys=keys, kind=Kind.HOMOGENEOUS)
+    return curved(call, value, call.tensors, keys=keys, kind=Kind.HOMOGENEOUS)
 
 
 def _by_itself(call: Call, value: Value) -> Value:
@@ -105,7 +105,7 @@ def follow_select(call: Call) -> Value:
             flow.stacked.update(dict.fromkeys(whole.sources, call.tensors[0].ndim - 2))
         if all(v.index for v in call.operands[1:]):
             value = replace(value, data=False, sources=whole.sources)  # a weight, whoever chose it
-    value = _by_own_choice(call, value)
+    value = _by_own_choice(call, value, masks=True)
     value = replace(value, mask=whole.mask, picked=whole.picked)  # not those of the indices
     return value.relabel(sliced=True)
 
@@ -141,9 +141,8 @@ def follow_quotient(call: Call) -> Value:
         parts[0] = homogeneity.of_power(parts[0], -1)
     parts[1:] = [homogeneity.of_power(p, -1) for p in parts[1:]]
     value = normalised_by_hand(call, replace(value, degrees=homogeneity.of_product(parts)), operands)
-    below = operands if len(parts) == 1 else operands[1:]
-    if call.name in ("rdiv", "reciprocal") or not isinstance(call.args[0], Tensor):
-        below = operands
+    inverted = call.name in ("rdiv", "reciprocal") or not isinstance(call.args[0], Tensor)
+    below = operands if inverted else operands[1:]
     return curved(call, value, call.tensors, keys={c.key for v in below for c in v.carry}, name="a division")
 
 

@@ -69,13 +69,16 @@ def _noted(
     place = Place(
         name or call.name,
         kind,
-        tuple(tensors),
+        tuple(t for t in tensors if t.is_floating_point() or t.is_complex()),
         tuple(f.site for f in frames),
         frozenset(f.call for f in frames),
     )
     rec.places.append(place)
     here = (place.name, len(rec.places) - 1)
-    return (carry - hit) | {replace(c, bent=c.bent or bent, curve=c.curve or here) for c in hit}
+    chosen = kind is Kind.HOMOGENEOUS
+    return (carry - hit) | {
+        replace(c, bent=c.bent or bent, chosen=c.chosen or chosen, curve=c.curve or here) for c in hit
+    }
 
 
 def curves_of(value: Value) -> dict[tuple[str, int], frozenset[Carry]]:

@@ -18,7 +18,7 @@ from nap.flow.call import Call
 from nap.flow.contraction import contracted_axes, parametric_use
 from nap.flow.curves import curved
 from nap.flow.meetings import meet_curves
-from nap.flow.values import NO_CARRY, Value
+from nap.flow.values import Value
 
 _FED = {"bilinear": 2, "linear": 1, "conv_tbc": 1}
 
@@ -76,9 +76,6 @@ def meet_squares(call: Call, values: Sequence[Value], factors: Sequence[Tensor])
 
 
 def _common(values: Sequence[Value]) -> set[tuple[str, int, int]]:
-    """The layers whose whole result is in more than one operand."""
-    whole = (
-        {c.key for c in v.carry if not c.sliced and c.product is None} for v in values if v.carry != NO_CARRY
-    )
-    counts = Counter(key for keys in whole for key in keys)
+    """The layers whose results are in more than one operand."""
+    counts = Counter(key for v in values for key in {c.key for c in v.carry if c.product is None})
     return {key for key, count in counts.items() if count > 1}

@@ -66,16 +66,21 @@ def follow_attention(call: Call) -> Value:
 
 def masked(call: Call, value: Value, tensor: Tensor) -> Value:
     """(x > 0)·x and its like are nonlinearities of x."""
-    compared = {c.key for c in value.mask}
-    hit = frozenset(c for c in value.carry if c.key in compared and c.product is None)
-    if not hit:
+    carried = {c.key for c in value.carry if c.product is None}
+    compared = frozenset(c for c in value.mask if c.key in carried)
+    if not compared:
         return value
     name = f"{call.name} with a mask"
-    pending = meet(call.rec, name, Kind.ACTIVATION, replace(value, carry=hit), tensor)
+    pending = meet(call.rec, name, Kind.ACTIVATION, replace(value, carry=compared), tensor)
     degrees = homogeneity.of_nonlinearity(value.degrees)
-    met = {c.key for c in hit}
-    mask = frozenset(c for c in value.mask if c.key not in met)
-    return replace(value, carry=value.carry - hit, mask=mask, pending=pending, degrees=degrees)
+    met = {c.key for c in compared if not c.sliced or _is_among(call, place_of(call.rec, c))}
+    carry = frozenset(c for c in value.carry if c.key not in met or c.product is not None)
+    return replace(value, carry=carry, mask=value.mask - compared, pending=pending, degrees=degrees)
+
+
+def _is_among(call: Call, place: Place | None) -> bool:
+    """Whether what was compared is what is masked, and not another part of the same layer's result."""
+    return place is not None and any(a is b for a in place.tensors for b in call.tensors)
 
 
 def meet_curves(rec: Recorder, value: Value) -> None:

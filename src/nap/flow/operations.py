@@ -114,7 +114,7 @@ _TABLE: dict[Kind, str] = {
     Kind.HOMOGENEOUS: "relu leaky_relu rrelu prelu threshold",
     Kind.ACTIVATION: """
         gelu silu swish elu selu celu mish hardswish relu6 softshrink
-        hardshrink tanhshrink log1p sin cos sinc tan sinh cosh erf erfc special_erf heaviside round
+        hardshrink tanhshrink copysign log1p sin cos sinc tan sinh cosh erf erfc special_erf heaviside round
         floor ceil frac fmod remainder bernoulli i0 multigammaln polygamma digamma prod cumprod polar
         local_response_norm
     """,

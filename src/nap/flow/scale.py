@@ -33,7 +33,9 @@ def normalised_by_hand(call: Call, value: Value, operands: list[Value]) -> Value
     rec = call.rec
     for name, degree in _scales(value.degrees).items():
         if degree == NEAR and any(v.degrees.get(name, NEAR) != NEAR for v in operands):
-            gone = {c.key for c in rec.scales[name]}
+            gone = {c.key for c in rec.scales[name]} - {c.key for v in operands for c in v.carry if c.chosen}
+            if not gone:
+                continue
             carry = frozenset(c for c in value.carry if c.key in gone)
             rec.normalised(replace(value, carry=carry))
             rec.flow.inline.add(rec.site)

@@ -26,6 +26,7 @@ class Carry:
     entry: str | None = None  # the first BatchNorm module that was given it, as all of its input or in a sum
     bent: bool = False  # no longer as it was: |x|, x², a norm of it, its largest
     curve: tuple[str, int] | None = None  # the first such operation, and its number in `places`
+    chosen: bool = False  # the largest or the like of it, or parts of it where it is so
     sliced: bool = False  # perhaps only a part of its features is here
     moved: str | None = None  # what first changed its layout or made no sum of it; "" if of several tensors
     slot: str | None = None  # the last nn.Identity it went through: a place for a norm
