@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from nap.conversion.placement import Note
+from nap.flow.eager import as_written
 from nap.flow.record import Flow
 from nap.flow.recorder import record
 
@@ -90,7 +91,7 @@ def _run(twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> F
     def own(x: Any) -> Any:
         return _widened(x.detach().clone()) if isinstance(x, Tensor) else x
 
-    with fixed_randomness(twin), explained(twin):
+    with fixed_randomness(twin), explained(twin), as_written():
         return record(twin, tree_map(own, args), tree_map(own, dict(kwargs)))
 
 

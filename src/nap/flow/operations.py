@@ -59,7 +59,7 @@ _OPERATORS = {
     "__rdiv__": "rdiv",
     "__rpow__": "exp",  # a constant to the power of x
 }
-_ALIASES = {"spmm": "mm", "dsmm": "mm", "hspmm": "mm", "hsmm": "mm", "saddmm": "addmm"}  # torch.mm reads as spmm
+_ALIASES = {"spmm": "mm", "sparse_mm": "mm", "dsmm": "mm", "hspmm": "mm", "hsmm": "mm", "saddmm": "addmm"}  # torch.mm reads as spmm
 
 _TABLE: dict[Kind, str] = {
     Kind.SUM: """

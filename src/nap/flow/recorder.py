@@ -8,7 +8,7 @@ producer, and how every output scales with every weight. Nothing is decided here
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -18,19 +18,24 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from nap.flow import effects, special
+from nap.flow import effects, homogeneity, scripted, special, told
 from nap.flow.call import Call
 from nap.flow.curves import Place
 from nap.flow.meetings import meet_curves
-from nap.flow.operations import operation_name
+from nap.flow.homogeneity import MIXED
+from nap.flow.operations import Kind, operation_name
 from nap.flow.record import Flow, Frame, Use
+from nap.flow.scale import without_scales
+from nap.flow.told import NOTHING, Told
 from nap.flow.values import CONSTANT, NO_CARRY, Carry, Value, held_tensors, merge, tensors_in
 from nap.norms.norm import CHILD, FusedNorm
 
 
-def record(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Flow:
+def record(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], told: Told = NOTHING
+) -> Flow:
     """The record of `model(*args, **kwargs)`. The model is left as it was, but for RNG-free state."""
-    with Recorder(model) as recorder:
+    with Recorder(model, told) as recorder:
         with torch._C.DisableTorchFunction():
             recorder.inputs((args, kwargs))
         output = model(*args, **kwargs)
@@ -42,9 +47,10 @@ def record(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 class Recorder(TorchFunctionMode):
     """Follows values through the functions that a model calls."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, told: Told = NOTHING):
         super().__init__()
         self.flow = Flow()
+        self.told = told
         self.names = {id(module): name for name, module in model.named_modules()}
         self.modules = dict(model.named_modules())
         self.ndims = {name: p.ndim for name, p in model.named_parameters()}
@@ -74,11 +80,14 @@ class Recorder(TorchFunctionMode):
 
     def __enter__(self) -> Recorder:
         for module in self.modules.values():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
             for handle in (
                 module.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True),
                 module.register_forward_hook(self._exit, with_kwargs=True),
             ):
                 self._hooks.callback(handle.remove)
+        self._hooks.enter_context(scripted.watched(self))
         self._hooks.enter_context(torch.enable_grad())
         super().__enter__()
         return self
@@ -95,7 +104,7 @@ class Recorder(TorchFunctionMode):
             self.flow.given[frame.site] = args[0].shape
         self.ancestors[self.calls] = frozenset(f.call for f in self.frames)
         self.frames.append(frame)
-        self.muted += special.is_opaque(module)
+        self.muted += self.is_whole(module)
 
     def _given(self, args: Any, kwargs: Any) -> frozenset[Carry] | None:
         """What the first argument carries; None where another one carries some of the same."""
@@ -111,10 +120,13 @@ class Recorder(TorchFunctionMode):
 
     def _left(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         frame = self.frames.pop()
-        self.muted -= special.is_opaque(module)
+        self.muted -= self.is_whole(module)
         if self.muted:
             return None
-        if special.is_opaque(module):
+        kind = self.kind_told(module)
+        if kind is not None:
+            told.follow(self, kind, module, frame, args, kwargs, output)
+        elif special.is_opaque(module):
             special.follow(self, module, frame, args, kwargs, output)
         tensors = list(tensors_in(output))
         if isinstance(module, nn.Identity) and isinstance(output, Tensor):
@@ -163,10 +175,12 @@ class Recorder(TorchFunctionMode):
     # -- the core: values flow -----------------------------------------------------------------
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        return self.call(operation_name(func), func, args, kwargs or {})
+
+    def call(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Calls a function, and gives its results their values."""
         if self.muted:
             return func(*args, **kwargs)
-        name = operation_name(func)
         tensors = list(tensors_in((args, kwargs)))
         operands = [self.value(t) for t in tensors]
         self.flow.seen.update(name for v in operands if not v.data for name in v.sources)
@@ -190,6 +204,15 @@ class Recorder(TorchFunctionMode):
     def _cut(self, tree: Any) -> Any:
         """Data ends here for gradients, so that they run along what is carried and nothing else."""
         return tree_map(lambda x: x.detach() if isinstance(x, Tensor) and self.value(x).data else x, tree)
+
+    def is_whole(self, module: nn.Module) -> bool:
+        """Whether a module is followed as a whole, not by what it calls."""
+        return self.kind_told(module) is not None or special.is_opaque(module)
+
+    def kind_told(self, module: nn.Module) -> Kind | None:
+        names = told.names_of(module, self.names[id(module)]) if self.told.names else set()
+        self.flow.told |= names & self.told.names
+        return self.told.kind(names)
 
     @property
     def site(self) -> str:
@@ -246,6 +269,11 @@ class Recorder(TorchFunctionMode):
         self.cut = not any(c.product for v in operands for c in v.carry)
         mixed = (c for v in operands for c in v.carry if c.product and not c.mixed and not v.probability)
         return frozenset([carry, *(replace(c, mixed=True) for c in mixed)])
+
+    def layer(self, value: Value, use: Use, operands: Sequence[Value]) -> Value:
+        """What a layer makes of its operands, which `value` has merged."""
+        degrees = homogeneity.of_product([without_scales(value.degrees), dict.fromkeys(use.sources, MIXED)])
+        return replace(value, data=True, carry=self.parametric(use, operands), degrees=degrees)
 
     def has_parts(self, site: str) -> bool:
         """Whether parts of what this module returns have norms of their own."""
