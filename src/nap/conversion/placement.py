@@ -14,6 +14,8 @@ from nap.weights import WeightTable
 
 Action = Literal["normalise output", "normalise input", "normalise attention", "normalise recurrence"]
 
+LISTS = ("exclude", "allow", "activations", "linear")  # options that are lists of names
+
 
 @dataclass(frozen=True)
 class Options:
@@ -29,6 +31,9 @@ class Options:
     eps: Eps = "relative"
     exclude: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
+    activations: tuple[str, ...] = ()
+    linear: tuple[str, ...] = ()
+    strict: bool = False
 
     def __post_init__(self) -> None:
         choices = {
@@ -44,11 +49,12 @@ class Options:
                 raise ValueError(
                     f"{name}={getattr(self, name)!r} is not a choice; use one of {', '.join(allowed)}"
                 )
-        if not isinstance(self.qk_norm, bool):
-            raise ValueError(f"qk_norm={self.qk_norm!r} is not a choice; use one of True, False")
+        for name in ("qk_norm", "strict"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r} is not a choice; use one of True, False")
         if self.eps != "relative" and not (isinstance(self.eps, (int, float)) and 0 <= self.eps < 1):
             raise ValueError(f"eps={self.eps!r} must be 'relative' or a number in [0, 1)")
-        for name in ("exclude", "allow"):
+        for name in LISTS:
             if isinstance(getattr(self, name), str):
                 raise ValueError(
                     f"{name} takes a list of names, not one string: {name}=[{getattr(self, name)!r}]"
@@ -168,7 +174,7 @@ class Plan:
             tuple(Note(**n) for n in body["left_alone"]),
             tuple(Problem(**p) for p in body["problems"]),
             WeightTable.from_json(body["weights"]),
-            Options(**{**body["options"], **{k: tuple(body["options"][k]) for k in ("exclude", "allow")}}),
+            Options(**{**body["options"], **{k: tuple(body["options"].get(k, ())) for k in LISTS}}),
         )
 
 

@@ -53,11 +53,22 @@ def follow_lookup(call: Call) -> Value:
 
 def follow_norm(call: Call) -> Value:
     value = call.operands[0]
-    meet_curves(call.rec, value)
+    meet_curves(call.rec, _not_merely_pooled(call, value))
     call.rec.normalised(value)
     exact = value.degrees if _eps(call) == 0 else ()
     degrees = homogeneity.of_norm(value.degrees, exact)
     return _with_affine(call, replace(value, carry=NO_CARRY, degrees=degrees))
+
+
+def _not_merely_pooled(call: Call, value: Value) -> Value:
+    """Without what was max-pooled and nothing else: a norm cancels the scale of that as well."""
+
+    def pooled(site: str, number: int, op: int) -> bool:
+        sources = call.rec.flow.uses[site, number, op].sources
+        return all(value.degrees.get(name) == 1.0 for name in sources)
+
+    kept = (c for c in value.carry if c.bent or not pooled(*c.key))
+    return replace(value, carry=frozenset(kept))
 
 
 def follow_batch_norm(call: Call) -> Value:

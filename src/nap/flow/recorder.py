@@ -270,9 +270,10 @@ class Recorder(TorchFunctionMode):
         mixed = (c for v in operands for c in v.carry if c.product and not c.mixed and not v.probability)
         return frozenset([carry, *(replace(c, mixed=True) for c in mixed)])
 
-    def layer(self, value: Value, use: Use, operands: Sequence[Value]) -> Value:
-        """What a layer makes of its operands, which `value` has merged."""
-        degrees = homogeneity.of_product([without_scales(value.degrees), dict.fromkeys(use.sources, MIXED)])
+    def layer(self, value: Value, use: Use, operands: Sequence[Value], *, alone: bool) -> Value:
+        """What a layer makes of its operands, which `value` has merged, and its matrices (`alone`: no bias)."""
+        mine = dict.fromkeys(use.sources, 1.0 if alone and len(use.sources) == 1 else MIXED)
+        degrees = homogeneity.of_product([without_scales(value.degrees), mine])
         return replace(value, data=True, carry=self.parametric(use, operands), degrees=degrees)
 
     def has_parts(self, site: str) -> bool:

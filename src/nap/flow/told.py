@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from nap.flow import special
 from nap.flow.call import Call
 from nap.flow.meetings import follow_nonlinearity
 from nap.flow.operations import Kind, operation_name
 from nap.flow.record import Frame, Use
 from nap.flow.values import merge, tensors_in
+from nap.norms.norm import CHILD, Norm
 
 if TYPE_CHECKING:
     from nap.flow.recorder import Recorder
@@ -94,7 +97,14 @@ def follow(
         if matrices:
             spatial = max(p.ndim for p in module.parameters()) - 2
             use = Use(matrices, "linear", -1 - spatial, spatial)
-            value = rec.layer(value, use, operands)
+            value = rec.layer(value, use, operands, alone=all(p.ndim > 1 for p in module.parameters()))
     rec.frames.pop()
     for tensor in tensors_in(output):
         rec.put(tensor, value)
+    norm = getattr(module, CHILD, None)
+    if isinstance(norm, Norm) and isinstance(output, Tensor):  # its hook ran before this one
+        given = output.clone()
+        rec.put(given, value)
+        weights = [attrgetter(path)(module) for path in module.__dict__[f"{CHILD}_source"].weights]
+        inside = replace(frame, site=f"{frame.site}.{CHILD}")
+        special.follow(rec, norm, inside, (given, *weights), {}, output)
