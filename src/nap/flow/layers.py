@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from nap.flow import homogeneity
+from nap.flow.homogeneity import MIXED
 from nap.flow.call import Call
 from nap.flow.contraction import contracted_axes, open_product, parametric_use, split_operands
 from nap.flow.feeding import fed, made_of_weights, meet_squares, with_itself
@@ -65,7 +66,7 @@ def _not_merely_pooled(call: Call, value: Value) -> Value:
 
     def pooled(site: str, number: int, op: int) -> bool:
         sources = call.rec.flow.uses[site, number, op].sources
-        return all(value.degrees.get(name) == 1.0 for name in sources)
+        return all(value.degrees.get(name) != MIXED for name in sources)
 
     kept = (c for c in value.carry if c.bent or not pooled(*c.key))
     return replace(value, carry=frozenset(kept))

@@ -18,12 +18,15 @@ _MARK = "#"  # no parameter's name begins with it
 def scaled_operands(call: Call) -> list[Value]:
     """The operands, each that carries a producer with a pseudo-weight for its own scale."""
     rec, found = call.rec, []
+    marked: dict[int, Value] = {}  # x·x has x twice
     for tensor, value in zip(call.tensors, call.operands, strict=True):
+        value = marked.get(id(tensor), value)
         if value.data and value.carry and not any(d not in (NEAR, MIXED) for d in _scales(value.degrees).values()):
             name = f"{_MARK}{len(rec.scales)}"
             rec.scales[name] = value.carry
             value = replace(value, degrees={**value.degrees, name: 1.0})
             rec.put(tensor, value)
+            marked[id(tensor)] = value
         found.append(value)
     return found
 

@@ -49,7 +49,7 @@ def name_of(part: Part, model: nn.Module) -> str:
     """The name by which a part is told: of a module its path, of a class or a function its own.
 
     >>> name_of(nn.GELU, nn.Identity()), name_of(torch.special.erfcx, nn.Identity())
-    ('torch.nn.modules.activation.GELU', 'special_erfcx')
+    ('torch.nn.modules.activation.GELU', 'erfcx')
     """
     if isinstance(part, str):
         return part
