@@ -69,9 +69,10 @@ def _keeps_layout(call: Call, kind: Kind | None) -> bool:
 
 def kind_of(call: Call) -> Kind | None:
     """The kind of this call: mostly its name's, but some names do different things."""
-    told = call.rec.told.kind([call.name])
+    names = {call.name, call.name.removeprefix("script.")}
+    told = call.rec.told.kind(names)
     if told is not None:
-        call.rec.flow.told.add(call.name)
+        call.rec.flow.told |= names
         return told
     if call.name in ("clamp", "clip", "clamp_min"):
         low, high = call.argument(1, "min"), call.argument(2, "max")

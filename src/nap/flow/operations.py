@@ -39,12 +39,18 @@ def operation_name(function: Callable[..., Any]) -> str:
     >>> operation_name(torch.Tensor.__iadd__), operation_name(torch.nn.functional.relu_)
     ('add', 'relu')
     """
+    if isinstance(function, torch.jit.ScriptFunction):
+        return f"script.{function.name}"
     name = torch.overrides.resolve_name(function) or getattr(function, "__name__", str(function))
     parts = name.split("::")[-1].split(".")
     if parts[-1] in ("__get__", "__set__"):
         return f"get_{parts[-2]}" if parts[-1] == "__get__" else f"set_{parts[-2]}"
     if isinstance(function, torch._ops.OpOverload):  # torch.ops.aten.silu.default
         parts = parts[:-1]
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        library = parts[0]
+        if library not in ("aten", "prims"):  # what others call mul may be anything
+            return f"{library}.{parts[-1]}"
     last = parts[-1].strip("_")
     return _OPERATORS.get(parts[-1], _ALIASES.get(last, last))
 

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from nap.flow.operations import operation_name
+
 if TYPE_CHECKING:
     from nap.flow.recorder import Recorder
 
@@ -21,7 +23,7 @@ def watched(rec: Recorder) -> Iterator[None]:
 
     def called(function: Any, *args: Any, **kwargs: Any) -> Any:
         with torch._C.DisableTorchFunction():
-            return rec.call(str(function.name), lambda *a, **k: plain(function, *a, **k), args, kwargs)
+            return rec.call(operation_name(function), lambda *a, **k: plain(function, *a, **k), args, kwargs)
 
     def enter(module: nn.Module, args: Any) -> None:
         if isinstance(module, torch.jit.ScriptModule) and id(module) in rec.names:
@@ -32,10 +34,12 @@ def watched(rec: Recorder) -> Iterator[None]:
             return rec._exit(module, args, kwargs, output)
         return None
 
-    handles = (
-        register_module_forward_pre_hook(enter),
-        register_module_forward_hook(leave, with_kwargs=True),
-    )
+    handles = []
+    if any(isinstance(module, torch.jit.ScriptModule) for module in rec.modules.values()):
+        handles = [  # a scripted module takes no hooks of its own
+            register_module_forward_pre_hook(enter),
+            register_module_forward_hook(leave, with_kwargs=True),
+        ]
     torch.jit.ScriptFunction.__call__ = called  # type: ignore[method-assign]
     try:
         yield

@@ -60,8 +60,6 @@ def name_of(part: Part, model: nn.Module) -> str:
         return path
     if isinstance(part, type):
         return f"{part.__module__}.{part.__qualname__}"
-    if isinstance(part, torch.jit.ScriptFunction):
-        return str(part.name)
     return operation_name(part)
 
 
@@ -84,9 +82,10 @@ def follow(
     """Gives the outputs of such a module their values."""
     tensors = list(tensors_in((args, kwargs)))
     operands = [rec.value(t) for t in tensors]
-    names = {leaf: f"{frame.site}.{leaf}".lstrip(".") for leaf, _ in module.named_parameters()}
+    parameters = {n: p for n, p in module.named_parameters() if not n.startswith(f"{CHILD}.")}
+    names = {leaf: f"{frame.site}.{leaf}".lstrip(".") for leaf in parameters}
     rec.flow.seen.update(names.values())
-    matrices = frozenset(names[n] for n, p in module.named_parameters() if p.ndim > 1)
+    matrices = frozenset(names[n] for n, p in parameters.items() if p.ndim > 1)
     rec.frames.append(frame)
     if kind is Kind.ACTIVATION:
         value = follow_nonlinearity(kind)(Call(rec, type(module).__name__, args, kwargs, tensors, operands))
@@ -95,9 +94,9 @@ def follow(
     else:
         value = merge(operands)
         if matrices:
-            spatial = max(p.ndim for p in module.parameters()) - 2
+            spatial = max(p.ndim for p in parameters.values()) - 2
             use = Use(matrices, "linear", -1 - spatial, spatial)
-            value = rec.layer(value, use, operands, alone=all(p.ndim > 1 for p in module.parameters()))
+            value = rec.layer(value, use, operands, alone=all(p.ndim > 1 for p in parameters.values()))
     rec.frames.pop()
     for tensor in tensors_in(output):
         rec.put(tensor, value)
