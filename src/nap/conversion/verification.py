@@ -105,9 +105,10 @@ def scale_changes(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
     """Relative change of the output for each weight reported as scale-invariant."""
     names = [row.name for row in weight_groups(model).of(Role.SCALE_INVARIANT)]
     before = _run(model, args, kwargs)
+    parameters = dict(model.named_parameters())
     changes = {}
     for name in names:
-        parameter = model.get_parameter(name)
+        parameter = parameters[name]
         worst = 0.0
         for factor in FACTORS:
             with _scaled(parameter, factor):
@@ -131,7 +132,7 @@ def relative_change(before: list[Tensor], after: list[Tensor]) -> float:
 
 
 @contextmanager
-def _scaled(parameter: nn.Parameter, factor: float) -> Iterator[None]:
+def _scaled(parameter: Tensor, factor: float) -> Iterator[None]:
     kept = parameter.detach().clone()
     parameter.data.mul_(factor)
     try:
