@@ -70,6 +70,9 @@ def gather(decision: Decision, flow: Flow) -> None:
     _whole_modules(decision, flow)
     for meeting in flow.meetings:
         _meeting(decision, flow, meeting)
+    for name, text in flow.remarks.items():
+        if not decision.excluded(name):
+            decision.notes.setdefault(name, Note(name, text))
     for operation, site in flow.unknown.items():
         decision.refuse(
             operation,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nap.flow import homogeneity
 from nap.flow.call import Call, Outcome
-from nap.flow.curves import compared, curved
+from nap.flow.curves import compared, curved, remark, remark_choice
 from nap.flow.homogeneity import MIXED, NEAR
 from nap.flow.meetings import masked
 from nap.flow.operations import EPSILON, POWERS, Kind
@@ -33,6 +33,9 @@ _CONSTANT = frozenset(  # what is made depends on what was given for its shape a
 
 def follow_sum(call: Call) -> Value:
     operands = scaled_operands(call) if call.name in _STATISTICS else call.operands
+    if call.name == "grid_sample":
+        remark(call.rec, operands[1].carry, "its result says where grid_sample looks, and stays as it is")
+        operands = [operands[0], replace(operands[1], carry=NO_CARRY)]
     value = merge(operands[:1] if call.name in _SHAPED_LIKE else operands)
     if call.name in ("add", "sub", "rsub"):
         value = _shifted(call, value)
@@ -105,6 +108,7 @@ def follow_select(call: Call) -> Value:
             flow.stacked.update(dict.fromkeys(whole.sources, call.tensors[0].ndim - 2))
         if all(v.index for v in call.operands[1:]):
             value = replace(value, data=False, sources=whole.sources)  # a weight, whoever chose it
+    remark_choice(call.rec, *call.operands[1:])
     value = _by_own_choice(call, value, masks=True)
     value = replace(value, mask=whole.mask, picked=whole.picked)  # not those of the indices
     return value.relabel(sliced=True)
@@ -119,6 +123,7 @@ def follow_product(call: Call) -> Value:
     if any(v.data for v in operands):
         call.rec.flow.scaled.update(n for v in operands if not v.data for n in v.sources)
     value = normalised_by_hand(call, replace(merge(operands), degrees=degrees), operands)
+    remark_choice(call.rec, *(v for v in operands if v.picked and not v.carry))
     value = _by_own_choice(call, masked(call, value, call.tensors[0]))
     if sum(v.fourier and bool(v.carry) for v in operands) > 1:
         return curved(call, value, call.tensors, name="a product in Fourier space")
@@ -148,6 +153,9 @@ def follow_quotient(call: Call) -> Value:
 
 def follow_power(call: Call) -> Outcome:
     value = curved(call, merge(scaled_operands(call)), call.tensors)
+    if call.name == "cdist" and value.data:
+        for name in {n for v in call.operands for n in v.sources} & call.rec.matrices:
+            call.rec.flow.remarks.setdefault(name, "distances to it are taken, and it stays as it is")
     exponent = POWERS.get(call.name, 1.0)
     if call.name in ("pow", "float_power"):
         exponent = float(call.argument(1, "exponent"))

@@ -90,5 +90,17 @@ def curves_of(value: Value) -> dict[tuple[str, int], frozenset[Carry]]:
     return found
 
 
+def remark(rec: Recorder, carry: frozenset[Carry], text: str) -> None:
+    """Something that the plan is to say of layers whose results are left as they are."""
+    for c in carry:
+        if c.product is None:
+            rec.flow.remarks.setdefault(c.site or min(rec.flow.uses[c.key].sources), text)
+
+
+def remark_choice(rec: Recorder, *indices: Value) -> None:
+    for index in indices:
+        remark(rec, index.picked, "its largest or smallest entries choose what is taken, and it stays as it is")
+
+
 def place_of(rec: Recorder, carry: Carry) -> Place | None:
     return None if carry.curve is None else rec.places[carry.curve[1]]

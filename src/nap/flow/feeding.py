@@ -68,10 +68,13 @@ def with_itself(call: Call, out: Value, values: Sequence[Value], factors: Sequen
 
 def meet_squares(call: Call, values: Sequence[Value], factors: Sequence[Tensor]) -> None:
     """A layer that multiplies its inputs with each other, such as nn.Bilinear, given one result twice."""
-    keys = _common([v for v in values if v.data])
+    fed_values = [v for v in values if v.data]
+    keys = _common(fed_values)
+    if len(fed_values) > 1 and call.name == "bilinear":
+        keys = {c.key for v in fed_values for c in v.carry}
     if keys:
         both = frozenset(c for v in values for c in v.carry if c.key in keys)
-        value = curved(call, Value(data=True, carry=both), factors, name=f"{call.name} with itself")
+        value = curved(call, Value(data=True, carry=both), factors, name="a product of two inputs")
         meet_curves(call.rec, value)
 
 

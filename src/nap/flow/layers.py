@@ -9,6 +9,7 @@ from torch import Tensor
 from nap.flow import homogeneity
 from nap.flow.homogeneity import MIXED
 from nap.flow.call import Call
+from nap.flow.curves import remark_choice
 from nap.flow.contraction import contracted_axes, open_product, parametric_use, split_operands
 from nap.flow.feeding import fed, made_of_weights, meet_squares, with_itself
 from nap.flow.meetings import meet_curves
@@ -46,6 +47,7 @@ def follow_contract(call: Call) -> Value:
 def follow_lookup(call: Call) -> Value:
     rec, (index, table, *_) = call.rec, call.operands
     rec.flow.tables |= table.sources
+    remark_choice(rec, index)
     if not (index.data or index.foreign):
         return replace(table, index=False)
     carry = rec.parametric(Use(table.sources, call.name), [index])

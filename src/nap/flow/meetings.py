@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -145,9 +146,20 @@ def _locate(rec: Recorder, meeting: Meeting, carry: Carry, tensor: Tensor, tempe
     elif not softmax and carry.sliced and use.output is not None:
         bent_at = place_of(rec, carry)
         tensors = (tensor,) if bent_at is None else bent_at.tensors
-        meeting.features[carry] = frozenset().union(
-            *(reached_features(t, use.output, use.axis) for t in tensors)
-        )
+        meeting.features[carry] = _reached(tensors, use.output, use.axis)
+
+
+def _reached(tensors: Sequence[Tensor], output: Tensor, axis: int) -> frozenset[int]:
+    """The features that any of some tensors depends on; one of them must."""
+    found, faults = [], []
+    for tensor in tensors:
+        try:
+            found.append(reached_features(tensor, output, axis))
+        except LayoutError as fault:  # another operand may be made of it
+            faults.append(fault)
+    if not found:
+        raise faults[0]
+    return frozenset().union(*found)
 
 
 def _temperature(product: Tensor, logits: Tensor) -> float:

@@ -79,6 +79,7 @@ class Flow:
     recurrent: list[str] = field(default_factory=list)
     attention: list[str] = field(default_factory=list)  # nn.MultiheadAttention modules
     closed: dict[str, str] = field(default_factory=dict)  # weights inside what the caller calls an activation
+    remarks: dict[str, str] = field(default_factory=dict)  # module or weight → what is done with its result
     told: set[str] = field(default_factory=set)  # parts that the caller told about and that were met
     unseen: list[str] = field(default_factory=list)  # modules that met a tensor of unknown origin
     tupled: set[str] = field(default_factory=set)  # sites that return more than one tensor
