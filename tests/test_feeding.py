@@ -222,3 +222,15 @@ def test_verify_sees_below_autograd_that_a_matrix_is_no_bias(monkeypatch: pytest
     monkeypatch.setattr(verification, "weight_groups", lambda _: wrong)
     with pytest.raises(ValueError, match=r"2\.weight enters a product, and the plan calls it bias"):
         nap.verify(model, X)
+
+
+def test_a_table_of_positions_that_is_activated_is_normalised():
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places, self.head = nn.Embedding(3, 8), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(x * torch.tanh(self.places(torch.arange(3))))
+
+    assert [p.module for p in nap.plan(Positions(), X).placements] == ["places"]

@@ -48,8 +48,9 @@ def follow_lookup(call: Call) -> Value:
     rec, (index, table, *_) = call.rec, call.operands
     rec.flow.tables |= table.sources
     remark_choice(rec, index)
-    if not (index.data or index.foreign):
-        return replace(table, index=False)
+    if not (index.data or index.foreign):  # positions: learned tokens, or biases, that may be activated, too
+        carry = rec.parametric(Use(table.sources, call.name), []) if table.sources else NO_CARRY
+        return replace(table, index=False, carry=carry)
     carry = rec.parametric(Use(table.sources, call.name), [index])
     return Value(data=True, carry=carry, degrees=sum_degrees([table, index]), pending=index.pending)
 
