@@ -145,8 +145,11 @@ def _locate(rec: Recorder, meeting: Meeting, carry: Carry, tensor: Tensor, tempe
             meeting.heads[carry] = head_groups(operand, contracted, use.output, use.axis)
     elif not softmax and carry.sliced and use.output is not None:
         bent_at = place_of(rec, carry)
-        tensors = (tensor,) if bent_at is None else bent_at.tensors
-        meeting.features[carry] = _reached(tensors, use.output, use.axis)
+        try:
+            tensors = (tensor,) if bent_at is None else bent_at.tensors
+            meeting.features[carry] = _reached(tensors, use.output, use.axis)
+        except LayoutError:  # exp(x - max(x.detach())): of what was bent no gradient comes back
+            meeting.features[carry] = _reached((tensor,), use.output, use.axis)
 
 
 def _reached(tensors: Sequence[Tensor], output: Tensor, axis: int) -> frozenset[int]:
