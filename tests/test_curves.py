@@ -1,4 +1,4 @@
-"""Nonlinearities without a name of their own: choices, masks, products with itself. Norms are none of them."""
+"""Nonlinearities without a name of their own: choices, masks, products with itself. Norms are none."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Layers that are fed by what is no input: noise, buffers, positions, numbers, functions that nobody sees into."""
+"""Layers fed by what is no input: noise, buffers, positions, numbers, functions nobody sees into."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -204,7 +204,9 @@ def test_a_graph_convolution_is_normalised(multiply):
     class Graph(Raw):
         def forward(self, x: Tensor) -> Tensor:
             adjacency = torch.eye(3)
-            return multiply(adjacency.to_sparse() if "sp" in multiply.__name__ else adjacency, torch.mm(x, self.weight))
+            return multiply(
+                adjacency.to_sparse() if "sp" in multiply.__name__ else adjacency, torch.mm(x, self.weight)
+            )
 
     model = Fed(nn.Identity())
     model.layer = Graph()

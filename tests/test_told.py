@@ -1,4 +1,4 @@
-"""Parts that cannot be looked into: what the caller says of them; what is compiled, scripted or recomputed."""
+"""Parts that cannot be looked into: what callers say of them; what is compiled, scripted, recomputed."""
 
 import warnings
 
@@ -145,7 +145,12 @@ class Attention(nn.Module):
 class Checkpointed(nn.Module):
     def __init__(self, reentrant: bool):
         super().__init__()
-        self.attention, self.up, self.head, self.reentrant = Attention(), nn.Linear(8, 6), nn.Linear(6, 2), reentrant
+        self.attention, self.up, self.head, self.reentrant = (
+            Attention(),
+            nn.Linear(8, 6),
+            nn.Linear(6, 2),
+            reentrant,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         mask = torch.ones(5, 5, dtype=torch.bool).tril()

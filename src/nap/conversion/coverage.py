@@ -43,7 +43,9 @@ class Coverage(tuple[Covered, ...]):
         return f"{listed}\na norm follows {done} of {len(self)} matrices"
 
 
-def coverage(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None, **options: Any) -> Coverage:
+def coverage(
+    model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None, **options: Any
+) -> Coverage:
     """Every matrix of `model`, whether a norm follows it, and if not, why; the model is not touched.
 
     `args` and `kwargs` are example inputs, as for `nap.plan`. Of a model that was not converted yet it says

@@ -76,19 +76,19 @@ def gather(decision: Decision, flow: Flow) -> None:
     for operation, site in flow.unknown.items():
         decision.refuse(
             operation,
-            f"in {site or 'the model'} a parameter or the un-normalised result of a layer enters {operation}, "
-            "which is not known",
+            f"in {site or 'the model'} a parameter or the un-normalised result of a layer enters "
+            f"{operation}, which is not known",
             f"say what it is with activations=[{operation!r}] or linear=[{operation!r}]",
         )
     for site in dict.fromkeys(flow.unseen):
         decision.refuse(
             site or "model",
-            "it uses a tensor of unseen origin (made by vmap, by code that is not Python, or before the forward)",
+            "it uses a tensor of unseen origin (from vmap, from code that is not Python, from before the forward)",
             "write it in plain torch, or put it into a module and say what that is with "
             "activations=[...] or linear=[...]",
         )
     for name, site in flow.closed.items():
-        decision.refuse(name, f"it is inside {site}, which is said to be an activation and cannot be looked into",
+        decision.refuse(name, f"it is inside {site}, said to be an activation, which cannot be looked into",
                         "name the activations inside it instead")  # fmt: skip
 
 

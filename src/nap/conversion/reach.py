@@ -15,7 +15,7 @@ UNREACHED = "no example reaches it"
 
 
 def note_unreached(decision: Decision, flows: Sequence[Flow]) -> None:
-    """Notes the modules, and single weights, that no recorded forward used; with `strict` they are problems."""
+    """Notes the modules and weights that no recorded forward used; with `strict` they are problems."""
     model = decision.model
     seen = set().union(*(flow.seen for flow in flows))
     unused = {

@@ -23,4 +23,6 @@ def shared_by(flow: Flow, meeting: Meeting, carry: Carry, where: str) -> str:
     ]
     if len(same) >= calls:
         return ""
-    return f"that is called {calls} times, but not always with its product, so a norm there would be for others, too"
+    return (
+        f"that is called {calls} times, not always with its product, so a norm there would be for others, too"
+    )

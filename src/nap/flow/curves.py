@@ -99,7 +99,9 @@ def remark(rec: Recorder, carry: frozenset[Carry], text: str) -> None:
 
 def remark_choice(rec: Recorder, *indices: Value) -> None:
     for index in indices:
-        remark(rec, index.picked, "its largest or smallest entries choose what is taken, and it stays as it is")
+        remark(
+            rec, index.picked, "its largest or smallest entries choose what is taken, and it stays as it is"
+        )
 
 
 def place_of(rec: Recorder, carry: Carry) -> Place | None:

@@ -16,7 +16,7 @@ from torch.utils import checkpoint
 def as_written() -> Iterator[None]:
     """Inside, `torch.compile` compiles nothing, and activation checkpointing recomputes nothing.
 
-    Compiled code hides what it calls, and a part that is recomputed during a gradient would be recorded twice.
+    Compiled code hides what it calls, and what a gradient recomputes would be recorded twice.
     """
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # importing it here would take seconds, and nothing is compiled

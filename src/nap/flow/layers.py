@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import Tensor
-
 from nap.flow import homogeneity
-from nap.flow.homogeneity import MIXED
 from nap.flow.call import Call
-from nap.flow.curves import remark_choice
 from nap.flow.contraction import contracted_axes, open_product, parametric_use, split_operands
+from nap.flow.curves import remark_choice
 from nap.flow.feeding import fed, made_of_weights, meet_squares, with_itself
+from nap.flow.homogeneity import MIXED
 from nap.flow.meetings import meet_curves
 from nap.flow.operations import EPSILON
 from nap.flow.record import Use
 from nap.flow.scale import without_scales
 from nap.flow.values import NO_CARRY, Value, merge, sum_degrees
+
 
 def follow_contract(call: Call) -> Value:
     """A product of matrices: a layer where one factor is made of parameters, else perhaps q·k."""

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from nap.flow import homogeneity
 from nap.flow.call import Call, Follow
-from nap.flow.curves import Place, curves_of, place_of
 from nap.flow.contraction import open_product
+from nap.flow.curves import Place, curves_of, place_of
 from nap.flow.layout import LayoutError, head_groups, reached_features
 from nap.flow.operations import Kind
 from nap.flow.record import Meeting

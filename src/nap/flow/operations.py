@@ -65,7 +65,14 @@ _OPERATORS = {
     "__rdiv__": "rdiv",
     "__rpow__": "exp",  # a constant to the power of x
 }
-_ALIASES = {"spmm": "mm", "sparse_mm": "mm", "dsmm": "mm", "hspmm": "mm", "hsmm": "mm", "saddmm": "addmm"}  # torch.mm reads as spmm
+_ALIASES = {
+    "spmm": "mm",
+    "sparse_mm": "mm",
+    "dsmm": "mm",
+    "hspmm": "mm",
+    "hsmm": "mm",
+    "saddmm": "addmm",
+}  # torch.mm reads as spmm
 
 _TABLE: dict[Kind, str] = {
     Kind.SUM: """
@@ -79,7 +86,8 @@ _TABLE: dict[Kind, str] = {
         view_as_complex reshape_as broadcast_to broadcast_tensors unfold fold im2col col2im pixel_shuffle
         pixel_unshuffle channel_shuffle native_channel_shuffle interpolate upsample upsample_nearest
         upsample_bilinear grid_sample affine_grid avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
-        adaptive_avg_pool2d adaptive_avg_pool3d max_unpool1d max_unpool2d max_unpool3d dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout
+        adaptive_avg_pool2d adaptive_avg_pool3d max_unpool1d max_unpool2d max_unpool3d
+        dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout
         feature_alpha_dropout native_dropout requires_grad index_add scatter scatter_add scatter_reduce
         index_put index_copy setitem copy lerp diff trapz get_T get_mT get_H get_mH get_data get_real
         get_imag as_strided atleast_1d atleast_2d atleast_3d

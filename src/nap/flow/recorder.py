@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_map
 from nap.flow import effects, homogeneity, scripted, special, told
 from nap.flow.call import Call
 from nap.flow.curves import Place
-from nap.flow.meetings import meet_curves
 from nap.flow.homogeneity import MIXED
+from nap.flow.meetings import meet_curves
 from nap.flow.operations import Kind, operation_name
 from nap.flow.record import Flow, Frame, Use
 from nap.flow.scale import without_scales
@@ -31,9 +31,7 @@ from nap.flow.values import CONSTANT, NO_CARRY, Carry, Value, held_tensors, merg
 from nap.norms.norm import CHILD, FusedNorm
 
 
-def record(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], told: Told = NOTHING
-) -> Flow:
+def record(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], told: Told = NOTHING) -> Flow:
     """The record of `model(*args, **kwargs)`. The model is left as it was, but for RNG-free state."""
     with Recorder(model, told) as recorder:
         with torch._C.DisableTorchFunction():
@@ -271,7 +269,7 @@ class Recorder(TorchFunctionMode):
         return frozenset([carry, *(replace(c, mixed=True) for c in mixed)])
 
     def layer(self, value: Value, use: Use, operands: Sequence[Value], *, alone: bool) -> Value:
-        """What a layer makes of its operands, which `value` has merged, and its matrices (`alone`: no bias)."""
+        """What a layer makes of its operands, merged in `value`; `alone`: its matrices have no bias."""
         mine = dict.fromkeys(use.sources, 1.0 if alone and len(use.sources) == 1 else MIXED)
         degrees = homogeneity.of_product([without_scales(value.degrees), mine])
         return replace(value, data=True, carry=self.parametric(use, operands), degrees=degrees)
@@ -308,7 +306,13 @@ def _constants(model: nn.Module) -> Iterator[Tensor]:
 def _in_place(func: Any, args: Any, kwargs: Any) -> bool:
     name = getattr(func, "__name__", "")
     marked = name.endswith("_") and not name.endswith("__")
-    return marked or name == "__setitem__" or name.startswith("__i") or bool(kwargs.get("inplace")) or any(a is True for a in args[1:])
+    return (
+        marked
+        or name == "__setitem__"
+        or name.startswith("__i")
+        or bool(kwargs.get("inplace"))
+        or any(a is True for a in args[1:])
+    )
 
 
 def _floating(tensor: Tensor) -> bool:

@@ -21,7 +21,11 @@ def scaled_operands(call: Call) -> list[Value]:
     marked: dict[int, Value] = {}  # x·x has x twice
     for tensor, value in zip(call.tensors, call.operands, strict=True):
         value = marked.get(id(tensor), value)
-        if value.data and value.carry and not any(d not in (NEAR, MIXED) for d in _scales(value.degrees).values()):
+        if (
+            value.data
+            and value.carry
+            and not any(d not in (NEAR, MIXED) for d in _scales(value.degrees).values())
+        ):
             name = f"{_MARK}{len(rec.scales)}"
             rec.scales[name] = value.carry
             value = replace(value, degrees={**value.degrees, name: 1.0})

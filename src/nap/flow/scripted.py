@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def watched(rec: Recorder) -> Iterator[None]:
-    """Inside, the recorder is told of each call of a scripted function and of the model's scripted modules."""
+    """Inside, the recorder is told of each call of scripted functions and of the model's scripted modules."""
     plain = torch.jit.ScriptFunction.__call__
 
     def called(function: Any, *args: Any, **kwargs: Any) -> Any:
