@@ -83,7 +83,7 @@ def gather(decision: Decision, flow: Flow) -> None:
     for site in dict.fromkeys(flow.unseen):
         decision.refuse(
             site or "model",
-            "it uses a tensor of unseen origin (from vmap, from code that is not Python, from before the forward)",
+            "it uses a tensor of unseen origin (from vmap, compiled extensions, or before the forward)",
             "write it in plain torch, or put it into a module and say what that is with "
             "activations=[...] or linear=[...]",
         )
