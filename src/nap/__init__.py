@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nap import diagnostics, schedules
+    from nap.conversion.coverage import coverage
     from nap.conversion.joining import join_batch_norms_
     from nap.conversion.joining_relus import join_relus_
     from nap.conversion.normalize import normalize_, plan
@@ -29,6 +30,7 @@ __all__ = [
     "Projector",
     "Role",
     "TwinPair",
+    "coverage",
     "diagnostics",
     "effective_learning_rates",
     "global_effective_learning_rate",
@@ -47,6 +49,7 @@ _MODULE = {
     "Projector": "projection.project",
     "Role": "weights",
     "TwinPair": "rates.twins",
+    "coverage": "conversion.coverage",
     "effective_learning_rates": "rates.learning_rate",
     "global_effective_learning_rate": "rates.learning_rate",
     "join_batch_norms_": "conversion.joining",

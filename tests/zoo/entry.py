@@ -29,6 +29,7 @@ class Entry:
     options: Mapping[str, Any] = field(default_factory=dict)  # for nap.normalize_
     refusal: str | None = None  # a regular expression: normalize_ must raise ValueError matching it
     batched: bool = True  # axis 0 of every example tensor that has two rows lists samples
+    squared: str | None = None  # layers whose results are multiplied with themselves, which the oracle misses
     causal: int | None = None  # the time axis of the first input and the first output
 
     def build(self, device: str = "cpu") -> Built:

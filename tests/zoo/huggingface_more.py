@@ -77,7 +77,7 @@ ROUTED = GROUPED | {"num_experts_per_tok": 2, "num_experts": 3, "num_local_exper
 ROUTED |= {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 24}
 _add("GraniteMoeForCausalLM", text, ROUTED, causal=1)
 _add("PhimoeForCausalLM", text, ROUTED, causal=1)
-_add("JetMoeForCausalLM", text, ROUTED, causal=1, refusal=r"router")  # routes queries, behind a detach
+_add("JetMoeForCausalLM", text, ROUTED, causal=1)  # routes queries, behind a detach
 _add("Qwen2MoeForCausalLM", text, ROUTED, causal=1)
 LATENT = GROUPED | {"moe_intermediate_size": 24, "num_experts_per_tok": 2}
 LATENT |= {"q_lora_rank": 12, "kv_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8}
@@ -88,7 +88,7 @@ _add("DeepseekV3ForCausalLM", text, LATENT, causal=1)
 STATES = COMMON | {"hidden_size": 32, "num_hidden_layers": 1, "state_size": 4}
 _add("FalconMambaForCausalLM", text, STATES, causal=1)  # hands its weight to a function
 MIXED = GROUPED | {"layer_types": ["conv", "full_attention"], "block_ff_dim": 48}
-_add("Lfm2ForCausalLM", text, MIXED, causal=1)
+_add("Lfm2ForCausalLM", text, MIXED, causal=1, squared=r"conv\.in_proj")  # multiplies parts of one result
 
 _all(
     "ViTMSNModel DINOv3ViTModel Data2VecVisionModel SiglipVisionModel CLIPVisionModel IJepaModel"

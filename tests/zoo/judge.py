@@ -95,7 +95,8 @@ def _measure_(row: Row, entry: Entry, model: nn.Module, device: str) -> None:
     row.healed = len(before.needs.keys() - after.needs.keys())
     row.norms = len(norms)
     row.left_alone = dict(after.left_alone)
-    row.wrong_norms = [name for name in norms if not _asked_for(original, before, name)]
+    squares = re.compile(entry.squared or r"(?!)")
+    row.wrong_norms = [n for n in norms if not (squares.search(n) or _asked_for(original, before, n))]
     invariant = [w.name for w in nap.weight_groups(model).values() if w.role == "scale-invariant"]
     errors = invariance_errors(model, args, kwargs, invariant)
     row.invariant, row.invariance_error = len(invariant), max(errors.values(), default=0.0)

@@ -11,6 +11,7 @@ from torch import nn
 from nap.conversion.needs import Decision, Want, gather, layout_of, leave_one_feature, members_of, parts_of
 from nap.conversion.placement import Options, Placement
 from nap.conversion.products import place_product
+from nap.conversion.reach import note_unreached
 from nap.conversion.sums import place_sums
 from nap.flow.layout import LayoutError
 from nap.flow.record import Flow
@@ -26,6 +27,7 @@ def decide(model: nn.Module, flows: Sequence[Flow], options: Options) -> Decisio
         place_sums(decision, flows)
     for flow in flows:
         gather(decision, flow)
+    note_unreached(decision, flows)
     returned = set().union(*(flow.returned for flow in flows))
     for site, want in decision.wants.items():
         if site in returned and (want.whole or not want.part):

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import nn
 
 from nap.conversion.placement import Note, Options, Placement, Problem
+from nap.conversion.shared import shared_by
 from nap.flow.layout import LayoutError, sections
 from nap.flow.operations import Kind
 from nap.flow.record import Flow, Meeting, Use
+from nap.flow.told import names_of
 from nap.flow.values import Carry
 from nap.norms.norm import CHILD, EPS, FusedNorm, Layout, Section, has_parts
 from nap.norms.products import norm_on_product
@@ -58,6 +61,11 @@ class Decision:
             self.notes[site] = Note(site, "excluded by the caller")
         return hit
 
+    def is_told(self, site: str) -> bool:
+        """Whether the caller says what this module is, since it cannot be looked into."""
+        told = {*self.options.activations, *self.options.linear}
+        return bool(told and names_of(self.model.get_submodule(site), site) & told)
+
     def refuse(self, name: str, reason: str, way_out: str) -> None:
         if name in self.options.allow:
             self.accepted.add(name)
@@ -72,19 +80,26 @@ def gather(decision: Decision, flow: Flow) -> None:
     _whole_modules(decision, flow)
     for meeting in flow.meetings:
         _meeting(decision, flow, meeting)
+    for name, text in flow.remarks.items():
+        if not decision.excluded(name):
+            decision.notes.setdefault(name, Note(name, text))
     for operation, site in flow.unknown.items():
         decision.refuse(
             operation,
-            f"in {site or 'the model'} a parameter or a layer's un-normalised result enters {operation}, "
-            "which is not known",
-            "normalise the layer by hand",
+            f"in {site or 'the model'} a parameter or the un-normalised result of a layer enters "
+            f"{operation}, which is not known",
+            f"say what it is with activations=[{operation!r}] or linear=[{operation!r}]",
         )
     for site in dict.fromkeys(flow.unseen):
         decision.refuse(
             site or "model",
-            "it uses a tensor of unseen origin (a custom autograd function or compiled code)",
-            "convert before compiling, or write the function in plain torch",
+            "it uses a tensor of unseen origin (from vmap, compiled extensions, or before the forward)",
+            "write it in plain torch, or put it into a module and say what that is with "
+            "activations=[...] or linear=[...]",
         )
+    for name, site in flow.closed.items():
+        decision.refuse(name, f"it is inside {site}, said to be an activation, which cannot be looked into",
+                        "name the activations inside it instead")  # fmt: skip
 
 
 def _whole_modules(decision: Decision, flow: Flow) -> None:
@@ -181,9 +196,14 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
             "normalise it by hand",
         )
         return
-    inside = carry.call in meeting.active or carry.site in flow.tupled or use.output is None
+    early = carry.call in meeting.active or carry in meeting.early
+    inside = early or carry.site in flow.tupled or use.output is None
     if inside and not _can_be_product(decision, flow, meeting, carry):
-        _at_input(decision, meeting, carry, use)
+        _at_input(decision, flow, meeting, carry, use)
+        return
+    if isinstance(decision.model.get_submodule(carry.site), torch.jit.ScriptModule):
+        way_out = "wrap it in a module of plain torch, and name that in linear=[...]"
+        decision.refuse(carry.site, "it is a ScriptModule, and no norm can hang on one", way_out)
         return
     if inside:
         use = replace(use, output=use.product)
@@ -226,7 +246,7 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
     be on the sum. And not where a module that is called uses the same weights.
     """
     use = flow.uses[carry.key]
-    if use.product is None or meeting.faults.get(carry) or not use.sources:
+    if use.product is None or not use.fed or meeting.faults.get(carry) or not use.sources:
         return False
     place = decision.placements.get(meeting.modules[-1]) if meeting.modules else None
     if place is not None and place.action == "normalise input":  # a norm of a sum is on all that enters
@@ -268,12 +288,20 @@ def _other_gains(meeting: Meeting, own: float) -> float:
     return total if gains else own
 
 
-def _at_input(decision: Decision, meeting: Meeting, carry: Carry, use: Use) -> None:
+def _at_input(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry, use: Use) -> None:
     """The norm cannot hang on the producer; if the activation is a module, it can hang there."""
     attention = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
     where = (carry.slot if attention else None) or (meeting.modules[-1] if meeting.modules else "")
     module = decision.model.get_submodule(where)
-    can_carry = is_plain_leaf(module) and CHILD not in module._modules
+    can_carry = is_plain_leaf(module) and CHILD not in module._modules and not decision.is_told(where)
+    shared = shared_by(flow, meeting, carry, where)
+    if shared:
+        decision.refuse(
+            min(use.sources),
+            f"its product enters {where}, and {shared}",
+            f"give this use of {where} a module of its own",
+        )
+        return
     if where != carry.site and can_carry and (carry.slot or not attention):
         if where in decision.placements or decision.excluded(where):  # a norm of a sum is on all that enters
             return
@@ -283,7 +311,7 @@ def _at_input(decision: Decision, meeting: Meeting, carry: Carry, use: Use) -> N
             return
         decision.placements[where] = Placement(
             where, "normalise input", type(module).__name__,
-            f"{carry.site} enters it and cannot carry a norm itself",
+            f"{carry.site or min(use.sources)} enters it and cannot carry a norm itself",
             width=width, centre=decision.options.norm == "layer" and not attention,
             scale=decision.options.affine != "none",
             offset=decision.options.affine == "scale_offset" and not attention,
@@ -301,6 +329,8 @@ def _at_input(decision: Decision, meeting: Meeting, carry: Carry, use: Use) -> N
 
 def is_plain_leaf(module: nn.Module) -> bool:
     """Whether a module is an activation or its like: nothing in it, but perhaps a norm of ours."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return False
     return not has_parts(module) and next(module.parameters(recurse=False), None) is None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -14,10 +14,12 @@ from torch.nn.parameter import is_lazy
 from nap.conversion.decide import decide
 from nap.conversion.gains import place_gains
 from nap.conversion.needs import Decision
-from nap.conversion.placement import Options, Placement, Plan, Problem
+from nap.conversion.placement import LISTS, Options, Placement, Plan, Problem
 from nap.conversion.roles import roles
 from nap.conversion.surgery import apply_
 from nap.conversion.trial import examples_of, record_all, trial_copy
+from nap.flow.record import Flow
+from nap.flow.told import Part, Told, name_of, names_of
 from nap.norms.compiling import guard_hooks
 from nap.norms.norm import Eps
 
@@ -40,13 +42,16 @@ def plan(
     exclude: Iterable[str] = (),
     allow: Iterable[str] = (),
     gains: Literal["none", "small"] | Iterable[str] = "none",
+    activations: Iterable[Part] = (),
+    linear: Iterable[Part] = (),
+    strict: bool = False,
 ) -> Plan:
     """What `normalize_` would do to `model`; the model is not touched.
 
     Args:
         args: example inputs, a tuple as for `torch.export` (a lone tensor is fine). Two samples are
             enough; the model runs on a copy, in eval mode. A list of tuples stands for several
-            examples, for a model whose path depends on the size of its input.
+            examples, for a model whose path depends on its input; a dict in it is given by name.
         norm: LayerNorm, or RMSNorm (no centring).
         affine: learnable scale and offset of the inserted norms, scale alone, or neither.
         batch_norm: "precede" puts a norm without offset in front of a BatchNorm (the paper's rule), and
@@ -69,19 +74,25 @@ def plan(
             start small or at zero, and their matrix at full norm: the network computes what it did, to the
             last bit. A list of module names says which layers. Without gains they may grow by themselves
             (`nap.Projector`), which did better where we compared.
+        activations: what is a nonlinearity and cannot be looked into, such as scripted functions: by the name
+            that a refusal gives, a function, a class, or a module of the model.
+        linear: the same for what is linear; if it has weights, they are a layer.
+        strict: weights that no example reaches are a problem, not a note.
 
     >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     >>> print(plan(net, torch.randn(2, 8)))
     module  role    action                                 reason
     0       Linear  LayerNorm on its output, bias removed  enters relu
     """
-    for name, value in (("exclude", exclude), ("allow", allow)):
+    for name, value in zip(LISTS, (exclude, allow, activations, linear), strict=True):
         if isinstance(value, str):
             raise ValueError(f"{name} takes a list of names, not one string: {name}=[{value!r}]")
     chosen: Any = gains if isinstance(gains, str) else tuple(gains)
     options = Options(
-        norm, affine, batch_norm, residual, over, qk_norm, rnn, eps, tuple(exclude), tuple(allow), chosen
-    )
+        norm, affine, batch_norm, residual, over, qk_norm, rnn, eps, tuple(exclude), tuple(allow), chosen,
+        tuple(name_of(part, model) for part in activations), tuple(name_of(part, model) for part in linear),
+        strict,
+    )  # fmt: skip
     return plan_with(model, args, kwargs, options)
 
 
@@ -89,12 +100,14 @@ def plan_with(
     model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, options: Options, *, again: bool = False
 ) -> Plan:
     """The plan by these options; `again`: of a converted model, where what was accepted may be gone."""
+    told = Told(frozenset(options.activations), frozenset(options.linear))
     _check_model(model, options)
     twin, examples = trial_copy(model), examples_of(args, kwargs)
-    flows, notes = record_all(twin, examples)
+    flows, notes = record_all(twin, examples, told)
     decision = decide(twin, flows, options)
     if not again:
         _check_allow(model, decision)
+        _check_told(model, told, flows)
     placements = dict(decision.placements)
     problems = dict(decision.problems)
     left, gain_placements = decision, list[Placement]()
@@ -102,16 +115,17 @@ def plan_with(
         if problems or not left.placements:
             break
         apply_(twin, Plan(tuple(left.placements.values())))
-        flows, _ = record_all(twin, examples)
+        flows, _ = record_all(twin, examples, told)
         left = decide(twin, flows, options)
+        problems.update(_unsettled({k: p for k, p in left.placements.items() if k in placements}))
         placements.update(left.placements)
         problems.update(left.problems)
     else:
-        problems.update(_unsettled(left))
+        problems.update(_unsettled(left.placements))
     if options.gains != "none" and not problems:
         gain_placements, more = place_gains(twin, flows, roles(twin, flows), options)
         apply_(twin, Plan(tuple(gain_placements)))
-        flows, _ = record_all(twin, examples)
+        flows, _ = record_all(twin, examples, told)
         notes |= {note.name: note for note in more}
     order = {name: i for i, (name, _) in enumerate(twin.named_modules())}
     return Plan(
@@ -161,10 +175,11 @@ def _check_model(model: nn.Module, options: Options) -> None:
     if dynamo is not None and isinstance(model, dynamo.OptimizedModule):
         raise ValueError("the model is compiled already; convert it first, then call torch.compile on it")
     for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
+        if isinstance(module, torch.jit.ScriptModule) and not _is_told(model, name, options):
             raise ValueError(
                 f"{name or 'the model'} is a ScriptModule, which cannot be looked into; "
                 "convert the model before scripting it"
+                + (f", or say what it is with activations=[{name!r}] or linear=[{name!r}]" if name else "")
             )
     for name, parameter in model.named_parameters():
         if is_lazy(parameter) or parameter.is_meta:
@@ -188,14 +203,32 @@ def _check_allow(model: nn.Module, decision: Decision) -> None:
             raise ValueError(f"allow names {name!r}, which is no problem of this model{hint}")
 
 
+def _is_told(model: nn.Module, path: str, options: Options) -> bool:
+    """Whether the caller says what a module is, or one that it is in."""
+    told = {*options.activations, *options.linear}
+    parts = path.split(".") if path else []
+    paths = [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+    return any(names_of(model.get_submodule(p), p) & told for p in paths)
+
+
+def _check_told(model: nn.Module, told: Told, flows: Sequence[Flow]) -> None:
+    met = set().union(*(flow.told for flow in flows))
+    for name in sorted(told.names - met):
+        names = {name for path, module in model.named_modules() for name in names_of(module, path)}
+        raise ValueError(
+            f"{name!r}, given as an activation or as linear, is no function, class or module that the model "
+            f"uses on this example{_nearest(name, names)}"
+        )
+
+
 def _nearest(name: str, names: Iterable[str]) -> str:
     close = get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _unsettled(left: Decision) -> dict[str, Problem]:
+def _unsettled(placements: Mapping[str, Placement]) -> dict[str, Problem]:
     way_out = "this is a fault of nap: please report it; exclude the module meanwhile"
     return {
         site: Problem(site, f"after conversion it still {placement.reason} un-normalised", way_out)
-        for site, placement in left.placements.items()
+        for site, placement in placements.items()
     }

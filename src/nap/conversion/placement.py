@@ -25,6 +25,8 @@ Action = Literal[
     "scale input",
 ]
 
+LISTS = ("exclude", "allow", "activations", "linear")  # options that are lists of names
+
 
 @dataclass(frozen=True)
 class Options:
@@ -41,6 +43,9 @@ class Options:
     exclude: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     gains: Literal["none", "small"] | tuple[str, ...] = "none"
+    activations: tuple[str, ...] = ()
+    linear: tuple[str, ...] = ()
+    strict: bool = False
 
     def __post_init__(self) -> None:
         choices = {
@@ -56,15 +61,16 @@ class Options:
                 raise ValueError(
                     f"{name}={getattr(self, name)!r} is not a choice; use one of {', '.join(allowed)}"
                 )
-        if not isinstance(self.qk_norm, bool):
-            raise ValueError(f"qk_norm={self.qk_norm!r} is not a choice; use one of True, False")
+        for name in ("qk_norm", "strict"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r} is not a choice; use one of True, False")
         if self.eps != "relative" and not (isinstance(self.eps, (int, float)) and 0 <= self.eps < 1):
             raise ValueError(f"eps={self.eps!r} must be 'relative' or a number in [0, 1)")
         if isinstance(self.gains, str) and self.gains not in ("none", "small"):
             raise ValueError(
                 f"gains={self.gains!r} is not a choice; use none, small or a list of module names"
             )
-        for name in ("exclude", "allow"):
+        for name in LISTS:
             if isinstance(getattr(self, name), str):
                 raise ValueError(
                     f"{name} takes a list of names, not one string: {name}=[{getattr(self, name)!r}]"

@@ -83,7 +83,7 @@ def _otherwise_used(key: ProductKey, want: Want, flows: Sequence[Flow]) -> str |
         made: dict[int, list[UseKey]] = defaultdict(list)  # the products of each call
         for found, use in flow.uses.items():
             where = found[0]
-            if where == site and use.sources == sources and use.operation != "sum":
+            if where == site and use.sources == sources and use.fed:
                 made[found[1]].append(found)
                 if found in flow.returned_keys and (want.whole or not want.part):
                     return f"its product {reason} inside the network and is also returned as an output"

@@ -121,6 +121,8 @@ def _obstacle(
     if decision.excluded(where):
         return f"{where} is excluded"
     module = decision.model.get_submodule(where)
+    if decision.is_told(where):
+        return f"{where} cannot be looked into"
     return _no_carrier(where, module, carry.batch_norm) or _misfit(flows, flow, carry, where)
 
 

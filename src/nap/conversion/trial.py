@@ -10,24 +10,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from nap.conversion.placement import Note
+from nap.flow.eager import as_written
 from nap.flow.record import Flow
 from nap.flow.recorder import record
+from nap.flow.told import NOTHING, Told
 
 Example = tuple[tuple[Any, ...], Mapping[str, Any]]  # positional and named inputs
 
 
 def examples_of(args: Any, kwargs: Mapping[str, Any] | None) -> list[Example]:
-    """Example inputs as given to `nap.plan`: a tuple, a lone input, or a list of tuples.
+    """Example inputs as given to `nap.plan`: a tuple, a lone input, or a list of tuples and dicts.
 
     >>> len(examples_of([(torch.ones(1, 3),), (torch.ones(1, 9),)], None))
     2
     """
-    several = isinstance(args, list) and args and all(isinstance(one, tuple) for one in args)
+    several = isinstance(args, list) and args and all(isinstance(one, (tuple, dict)) for one in args)
     rows = args if several else [args if isinstance(args, tuple) else (args,)]
-    return [(row, dict(kwargs or {})) for row in rows]
+    named = dict(kwargs or {})
+    return [((), {**named, **row}) if several and isinstance(row, dict) else (row, named) for row in rows]
 
 
 class _DetachedCopies(TorchFunctionMode):
@@ -41,8 +44,10 @@ class _DetachedCopies(TorchFunctionMode):
 
 def detached_copy(model: nn.Module) -> nn.Module:
     """A copy of `model` in eval mode, even if it holds tensors that are part of a graph."""
+    held = (leaf for module in model.modules() for leaf in tree_leaves(list(vars(module).values())))
+    scripted = {id(leaf): leaf for leaf in held if isinstance(leaf, torch.jit.ScriptFunction)}
     with _DetachedCopies():
-        return copy.deepcopy(model).eval()
+        return copy.deepcopy(model, dict(scripted)).eval()  # such functions cannot be copied
 
 
 def trial_copy(model: nn.Module) -> nn.Module:
@@ -60,6 +65,8 @@ def trial_copy(model: nn.Module) -> nn.Module:
         if zeros:  # a zero gain would hide what lies behind it from gradients
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
     for module in twin.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue
         module._buffers.update({n: _widened(b) for n, b in module._buffers.items() if b is not None})
     return twin
 
@@ -69,15 +76,17 @@ def _widened(x: Any) -> Any:
     return x.float() if half else x
 
 
-def record_all(twin: nn.Module, examples: Sequence[Example]) -> tuple[list[Flow], dict[str, Note]]:
+def record_all(
+    twin: nn.Module, examples: Sequence[Example], told: Told = NOTHING
+) -> tuple[list[Flow], dict[str, Note]]:
     """The eval forward of each example; and the train forward where some parameters are used only there."""
-    flows = [_run(twin.eval(), *example) for example in examples]
+    flows = [_run(twin.eval(), *example, told) for example in examples]
     seen = set().union(*(flow.seen for flow in flows))
     unused = [name for name, _ in twin.named_parameters() if name not in seen]
     if not unused:
         return flows, {}
     try:
-        flows += [_run(twin.train(), *example) for example in examples]
+        flows += [_run(twin.train(), *example, told) for example in examples]
     except Exception as reason:  # e.g. BatchNorm on one value per channel: the eval forward stands alone
         why = f"unused in eval mode, and the forward in train mode fails: {reason}"
         return flows, {name: Note(name, why) for name in unused}
@@ -86,12 +95,12 @@ def record_all(twin: nn.Module, examples: Sequence[Example]) -> tuple[list[Flow]
     return flows, {}
 
 
-def _run(twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Flow:
+def _run(twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], told: Told) -> Flow:
     def own(x: Any) -> Any:
         return _widened(x.detach().clone()) if isinstance(x, Tensor) else x
 
-    with fixed_randomness(twin), explained(twin):
-        return record(twin, tree_map(own, args), tree_map(own, dict(kwargs)))
+    with fixed_randomness(twin), explained(twin), as_written():
+        return record(twin, tree_map(own, args), tree_map(own, dict(kwargs)), told)
 
 
 @contextmanager

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from nap.conversion.double import in_double
+from nap.conversion.multiplied import Products
 from nap.conversion.normalize import plan_with
+from nap.conversion.reach import unreached
 from nap.conversion.trial import detached_copy, examples_of, fixed_randomness
 from nap.flow.values import held_tensors
 from nap.norms.norm import CHILD, Norm, normalise_input, normalise_output
@@ -31,22 +33,27 @@ class Verification:
     scale_invariant: int  # weights that were rescaled
     worst_change: float  # of the output, relative, over all of them
     left_alone: tuple[str, ...]  # what the plan reports and does not touch
+    unreached: tuple[str, ...] = ()  # modules and weights that none of the examples uses
 
     def __str__(self) -> str:
-        alone = f"; left alone: {', '.join(self.left_alone)}" if self.left_alone else ""
+        names = [name for name in self.left_alone if name not in self.unreached]
+        alone = f"; left alone: {', '.join(names)}" if names else ""
+        missed = f"; not reached by the examples: {', '.join(self.unreached)}" if self.unreached else ""
         return (
             f"nothing left to normalise; {self.scale_invariant} scale-invariant weights, rescaled by "
             f"{' and '.join(f'{c:g}' for c in FACTORS)}: output changed by at most {self.worst_change:.1e}; "
-            f"{self.norms} norms, none leaks across samples or positions{alone}"
+            f"{self.norms} norms, none leaks across samples or positions{alone}{missed}"
         )
 
 
 def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None) -> Verification:
     """Tries a converted model on example inputs; raises ValueError naming what does not hold.
 
-    Three things: planning again finds nothing to normalise; every weight that `weight_groups` reports
-    as scale-invariant is so (multiplied by 0.5 and 3, in float64, the output moves by < 1e-9); and no
-    inserted norm mixes samples or, where it normalises positions one by one, positions.
+    Four things: planning again finds nothing to normalise; every weight that `weight_groups` reports
+    as scale-invariant is so (multiplied by 0.5 and 3, in float64, the output moves by < 1e-9); no matrix
+    that enters a product, seen below autograd, is called a bias or unused; and no inserted norm mixes
+    samples or, where it normalises positions one by one, positions. What the examples do not reach is
+    listed: give several, `[(one,), (other,)]`, to reach more.
 
     >>> import nap
     >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
@@ -71,6 +78,7 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
         found = scale_changes(twin, inputs, named)
         changes = {name: max(change, changes.get(name, 0.0)) for name, change in found.items()}
         leaks.update(_leaks(twin, inputs, named))
+        failures += [f for f in _untrue_roles(twin, inputs, named) if f not in failures]
     failures += [f"{name} is not scale-invariant: {c:.1e}" for name, c in changes.items() if not c < EXACT]
     failures += [f"{name} {leak}" for name, found in leaks.items() for leak in found]
     if failures:
@@ -78,7 +86,18 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
         raise ValueError(f"{type(model).__name__} does not hold what its plan says:\n{listed}")
     placed = {placement.module for placement in applied.placements}
     names = tuple(note.name for note in applied.left_alone if note.name not in placed)
-    return Verification(len(leaks), len(changes), max(changes.values(), default=0.0), names)
+    worst = max(changes.values(), default=0.0)
+    return Verification(len(leaks), len(changes), worst, names, unreached(again.left_alone))
+
+
+def _untrue_roles(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[str]:
+    """A matrix that enters a product is a weight, whatever the plan calls it."""
+    with Products(model) as products:
+        _run(model, args, kwargs)
+    table = weight_groups(model)
+    for name in sorted(products.names):
+        if table[name].role in (Role.BIAS, Role.UNUSED):
+            yield f"{name} enters a product, and the plan calls it {table[name].role}"
 
 
 def _runs(carrier: nn.Module) -> bool:
@@ -92,9 +111,10 @@ def scale_changes(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
     """Relative change of the output for each weight reported as scale-invariant."""
     names = [row.name for row in weight_groups(model).of(Role.SCALE_INVARIANT)]
     before = _run(model, args, kwargs)
+    parameters = dict(model.named_parameters())
     changes = {}
     for name in names:
-        parameter = model.get_parameter(name)
+        parameter = parameters[name]
         worst = 0.0
         for factor in FACTORS:
             with _scaled(parameter, factor):
@@ -118,7 +138,7 @@ def relative_change(before: list[Tensor], after: list[Tensor]) -> float:
 
 
 @contextmanager
-def _scaled(parameter: nn.Parameter, factor: float) -> Iterator[None]:
+def _scaled(parameter: Tensor, factor: float) -> Iterator[None]:
     kept = parameter.detach().clone()
     parameter.data.mul_(factor)
     try:

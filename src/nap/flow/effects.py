@@ -15,6 +15,7 @@ from nap.flow.values import Value
 _FOLLOW: dict[Kind, Follow] = {
     Kind.SUM: arithmetic.follow_sum,
     Kind.SELECT: arithmetic.follow_select,
+    Kind.CHOICE: arithmetic.follow_choice,
     Kind.PRODUCT: arithmetic.follow_product,
     Kind.QUOTIENT: arithmetic.follow_quotient,
     Kind.POWER: arithmetic.follow_power,
@@ -68,6 +69,11 @@ def _keeps_layout(call: Call, kind: Kind | None) -> bool:
 
 def kind_of(call: Call) -> Kind | None:
     """The kind of this call: mostly its name's, but some names do different things."""
+    names = {call.name, call.name.removeprefix("script.")}
+    told = call.rec.told.kind(names)
+    if told is not None:
+        call.rec.flow.told |= names
+        return told
     if call.name in ("clamp", "clip", "clamp_min"):
         low, high = call.argument(1, "min"), call.argument(2, "max")
         if high is None and isinstance(low, Real):
@@ -78,8 +84,16 @@ def kind_of(call: Call) -> Kind | None:
         if isinstance(other, Tensor):
             guard = other.numel() == 1 and not other.requires_grad and abs(float(other)) > 1e3
             return Kind.SUM if guard else Kind.SQUASH
+    if call.name in ("scatter_reduce", "index_reduce", "segment_reduce"):
+        return Kind.CHOICE if _chooses(call) else Kind.SUM
     if call.name == "threshold" and (call.argument(1, "threshold"), call.argument(2, "value")) != (0, 0):
         return Kind.ACTIVATION  # at zero it is a ReLU
     if call.name in ("pow", "float_power") and not isinstance(call.argument(1, "exponent"), Real):
         return Kind.ACTIVATION
     return KINDS.get(call.name)
+
+
+def _chooses(call: Call) -> bool:
+    """Whether a reduction takes the largest, the smallest or the product."""
+    words = (*call.args, *call.kwargs.values())
+    return any(word in ("amax", "amin", "max", "min", "prod") for word in words if isinstance(word, str))

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from torch import Tensor
 
 from nap.flow import homogeneity
 from nap.flow.call import Call
-from nap.flow.contraction import contracted_axes, open_product, parametric_use, split_operands
-from nap.flow.meetings import meet
-from nap.flow.operations import EPSILON, Kind
+from nap.flow.contraction import contracted_axes, open_product, split_operands
+from nap.flow.curves import remark_choice
+from nap.flow.feeding import fed, layer_use, made_of_weights, meet_squares, with_itself
+from nap.flow.homogeneity import MIXED
+from nap.flow.meetings import meet_curves
+from nap.flow.operations import EPSILON
 from nap.flow.record import Use
-from nap.flow.scale import is_bent, without_scales
+from nap.flow.scale import without_scales
 from nap.flow.values import NO_CARRY, Value, merge, sum_degrees
-
-if TYPE_CHECKING:
-    from nap.flow.recorder import Recorder
 
 
 def follow_contract(call: Call) -> Value:
@@ -26,45 +22,35 @@ def follow_contract(call: Call) -> Value:
     rec = call.rec
     addends, factors = split_operands(call.name, call.args, call.kwargs)
     added, values = [rec.value(t) for t in addends], [rec.value(t) for t in factors]
-    if values[0].raw and call.name in ("linear", "conv1d", "conv2d", "conv3d"):
-        values[0] = replace(values[0], data=True)  # learned tokens are an input, not a weight
+    values = fed(call.name, values)
     product = homogeneity.of_product([v.degrees for v in values])
     degrees = homogeneity.of_sum([product, *(v.degrees for v in added if not v.zero)])
     noised = frozenset(n for v in values if not v.data for n in v.noised)
     out = replace(merge([*values, *added]), degrees=degrees, mask=NO_CARRY, raw=False, noised=noised)
     data = [v for v in values if v.data]
     if not data:
-        return out
+        return made_of_weights(call, out, values, factors, added)
     rec.flow.added.update(n for v in added if not v.data for n in v.sources)
     if any(v.sources and not v.data for v in values):
-        _meet_powers(rec, values, factors)
-        use = parametric_use(rec, call.name, call.args, call.kwargs, factors, values)
-        use.linear = all(v.degrees.get(n) == 1.0 for v in values if not v.data for n in v.sources)
-        carry = rec.parametric(use, data)
-        if rec.made is not None:
-            rec.made.fused = frozenset(n for v in added if not v.data for n in v.sources)
+        meet_squares(call, values, factors)
+        carry = rec.parametric(layer_use(call, factors, values, added), data)
         carry = carry.union(*(v.carry for v in added))
         degrees = without_scales(degrees)
         return replace(out, carry=carry, degrees=degrees, affine=frozenset(), probability=False)
     if len(data) == len(factors) == 2 and not any(v.probability for v in data):
         axes = contracted_axes(call.name, call.args, factors)
-        return replace(out, carry=open_product(rec, values, factors, axes), probability=False)
+        product = replace(out, carry=open_product(rec, values, factors, axes), probability=False)
+        return with_itself(call, product, values, factors)
     return replace(out, probability=False)
-
-
-def _meet_powers(rec: Recorder, values: Sequence[Value], factors: Sequence[Tensor]) -> None:
-    """x², |x| and the like, used as an activation."""
-    for value, tensor in zip(values, factors, strict=True):
-        carry = value.carry if is_bent(value) else frozenset(c for c in value.carry if c.bent)
-        if carry:
-            meet(rec, "power", Kind.ACTIVATION, replace(value, carry=carry), tensor)
 
 
 def follow_lookup(call: Call) -> Value:
     rec, (index, table, *_) = call.rec, call.operands
     rec.flow.tables |= table.sources
-    if not index.data:
-        return replace(table, index=False)
+    remark_choice(rec, index)
+    if not (index.data or index.foreign):  # positions: learned tokens, or biases, that may be activated, too
+        carry = rec.parametric(Use(table.sources, call.name), []) if table.sources else NO_CARRY
+        return replace(table, index=False, carry=carry)
     rec.flow.chosen |= table.sources
     carry = rec.parametric(Use(table.sources, call.name), [index])
     return Value(data=True, carry=carry, degrees=sum_degrees([table, index]), pending=index.pending)
@@ -72,10 +58,22 @@ def follow_lookup(call: Call) -> Value:
 
 def follow_norm(call: Call) -> Value:
     value = call.operands[0]
+    meet_curves(call.rec, _not_merely_pooled(call, value))
     call.rec.normalised(value)
     exact = value.degrees if _eps(call) == 0 else ()
     degrees = homogeneity.of_norm(value.degrees, exact)
     return _with_affine(call, replace(value, carry=NO_CARRY, degrees=degrees))
+
+
+def _not_merely_pooled(call: Call, value: Value) -> Value:
+    """Without what was max-pooled and nothing else: a norm cancels the scale of that as well."""
+
+    def pooled(site: str, number: int, op: int) -> bool:
+        sources = call.rec.flow.uses[site, number, op].sources
+        return all(value.degrees.get(name) != MIXED for name in sources)
+
+    kept = (c for c in value.carry if c.bent or not pooled(*c.key))
+    return replace(value, carry=frozenset(kept))
 
 
 def follow_batch_norm(call: Call) -> Value:

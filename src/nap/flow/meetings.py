@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,11 @@ from torch import Tensor
 from nap.flow import homogeneity
 from nap.flow.call import Call, Follow
 from nap.flow.contraction import open_product
+from nap.flow.curves import Place, curves_of, place_of
 from nap.flow.layout import LayoutError, head_groups, reached_features
 from nap.flow.operations import Kind
 from nap.flow.record import Meeting
-from nap.flow.values import Carry, Value, merge, sum_degrees
+from nap.flow.values import NO_CARRY, Carry, Value, merge, sum_degrees
 
 if TYPE_CHECKING:
     from nap.flow.recorder import Recorder
@@ -25,12 +27,15 @@ def follow_nonlinearity(kind: Kind) -> Follow:
         pending: frozenset[int] = frozenset()
         for value, tensor in zip(call.operands, call.tensors, strict=True):
             pending |= meet(call.rec, call.name, kind, value, tensor)
+            meet_curves(call.rec, replace(value, carry=NO_CARRY))  # what its mask was made of
         merged = merge(call.operands)
+        data = merged.data or any(v.carry for v in call.operands)
         degrees = homogeneity.of_nonlinearity(sum_degrees(call.operands))
         if kind is Kind.HOMOGENEOUS:
             degrees = call.operands[0].degrees
         probability = kind is Kind.SOFTMAX
-        return Value(merged.data, merged.sources, degrees=degrees, pending=pending, probability=probability)
+        sources = frozenset() if data else merged.sources
+        return Value(data, sources, degrees=degrees, pending=pending, probability=probability)
 
     return follow
 
@@ -62,18 +67,38 @@ def follow_attention(call: Call) -> Value:
 
 def masked(call: Call, value: Value, tensor: Tensor) -> Value:
     """(x > 0)·x and its like are nonlinearities of x."""
-    compared = {c.key for c in value.mask}
-    hit = frozenset(c for c in value.carry if c.key in compared and c.product is None)
-    if not hit:
+    carried = {c.key for c in value.carry if c.product is None}
+    compared = frozenset(c for c in value.mask if c.key in carried)
+    if not compared:
         return value
     name = f"{call.name} with a mask"
-    pending = meet(call.rec, name, Kind.ACTIVATION, replace(value, carry=hit), tensor)
+    pending = meet(call.rec, name, Kind.ACTIVATION, replace(value, carry=compared), tensor)
     degrees = homogeneity.of_nonlinearity(value.degrees)
-    return replace(value, carry=value.carry - hit, pending=pending, degrees=degrees)
+    met = {c.key for c in compared if not c.sliced or _is_among(call, place_of(call.rec, c))}
+    carry = frozenset(c for c in value.carry if c.key not in met or c.product is not None)
+    return replace(value, carry=carry, mask=value.mask - compared, pending=pending, degrees=degrees)
+
+
+def _is_among(call: Call, place: Place | None) -> bool:
+    """Whether what was compared is what is masked, and not another part of the same layer's result."""
+    return place is not None and any(a is b for a in place.tensors for b in call.tensors)
+
+
+def meet_curves(rec: Recorder, value: Value) -> None:
+    """A layer or a norm is given `value`: what was bent on the way here has passed a nonlinearity."""
+    for (name, number), carry in curves_of(value).items():
+        place = rec.places[number]
+        meet(rec, name, place.kind, replace(value, carry=carry, data=True), place.tensors[0], place=place)
 
 
 def meet(
-    rec: Recorder, name: str, kind: Kind, value: Value, tensor: Tensor, temperature: float | None = None
+    rec: Recorder,
+    name: str,
+    kind: Kind,
+    value: Value,
+    tensor: Tensor,
+    temperature: float | None = None,
+    place: Place | None = None,
 ) -> frozenset[int]:
     """Records that `value` enters a nonlinearity; returns the meetings that the result depends on."""
     rec.nonlinear += 1
@@ -84,12 +109,18 @@ def meet(
             rec.flow.curved.add(norm)
     softmax = kind in (Kind.SOFTMAX, Kind.ATTENTION)
     carried = frozenset(c for c in value.carry if softmax or not c.mixed)
-    if not carried or not value.data:
+    if not carried:
         return value.pending
     sites, calls = tuple(f.site for f in rec.frames), frozenset(f.call for f in rec.frames)
+    given = rec.given(value)
+    if place is not None:
+        sites, calls, given = place.modules, place.active, None
     hidden = kind in (Kind.ACTIVATION, Kind.HOMOGENEOUS)
-    meeting = Meeting(name, kind, carried, sites, calls, tensor.shape, hidden, rec.given(value))
+    meeting = Meeting(name, kind, carried, sites, calls, tensor.shape, hidden, given)
     for carry in carried:
+        bent_at = place_of(rec, carry) if carry.bent else None
+        if bent_at is not None and carry.call in bent_at.active:
+            meeting.early.add(carry)
         try:
             _locate(rec, meeting, carry, tensor, temperature)
         except LayoutError as fault:
@@ -113,7 +144,25 @@ def _locate(rec: Recorder, meeting: Meeting, carry: Carry, tensor: Tensor, tempe
         elif use.place is not None:
             meeting.heads[carry] = head_groups(operand, contracted, use.place, use.axis)
     elif not softmax and carry.sliced and use.place is not None:
-        meeting.features[carry] = reached_features(tensor, use.place, use.axis)
+        bent_at = place_of(rec, carry)
+        try:
+            tensors = (tensor,) if bent_at is None else bent_at.tensors
+            meeting.features[carry] = _reached(tensors, use.place, use.axis)
+        except LayoutError:  # exp(x - max(x.detach())): of what was bent no gradient comes back
+            meeting.features[carry] = _reached((tensor,), use.place, use.axis)
+
+
+def _reached(tensors: Sequence[Tensor], output: Tensor, axis: int) -> frozenset[int]:
+    """The features that any of some tensors depends on; one of them must."""
+    found, faults = [], []
+    for tensor in tensors:
+        try:
+            found.append(reached_features(tensor, output, axis))
+        except LayoutError as fault:  # another operand may be made of it
+            faults.append(fault)
+    if not found:
+        raise faults[0]
+    return frozenset().union(*found)
 
 
 def _temperature(product: Tensor, logits: Tensor) -> float:

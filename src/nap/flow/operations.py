@@ -16,6 +16,7 @@ import torch
 class Kind(Enum):
     SUM = auto()  # linear, or a choice: elements are moved, added, averaged, selected
     SELECT = auto()  # the same, but only a part of the elements comes through
+    CHOICE = auto()  # elements are chosen by their size: max, sort, top-k
     PRODUCT = auto()  # elementwise product
     QUOTIENT = auto()
     POWER = auto()  # x**p for some fixed p: the ingredients of a norm
@@ -38,14 +39,20 @@ def operation_name(function: Callable[..., Any]) -> str:
     >>> operation_name(torch.Tensor.__iadd__), operation_name(torch.nn.functional.relu_)
     ('add', 'relu')
     """
+    if isinstance(function, torch.jit.ScriptFunction):
+        return f"script.{function.name}"
     name = torch.overrides.resolve_name(function) or getattr(function, "__name__", str(function))
     parts = name.split("::")[-1].split(".")
     if parts[-1] in ("__get__", "__set__"):
         return f"get_{parts[-2]}" if parts[-1] == "__get__" else f"set_{parts[-2]}"
     if isinstance(function, torch._ops.OpOverload):  # torch.ops.aten.silu.default
         parts = parts[:-1]
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        library = parts[0]
+        if library not in ("aten", "prims"):  # what others call mul may be anything
+            return f"{library}.{parts[-1]}"
     last = parts[-1].strip("_")
-    return _OPERATORS.get(parts[-1], last)
+    return _OPERATORS.get(parts[-1], _ALIASES.get(last, last))
 
 
 _OPERATORS = {
@@ -58,6 +65,14 @@ _OPERATORS = {
     "__rdiv__": "rdiv",
     "__rpow__": "exp",  # a constant to the power of x
 }
+_ALIASES = {
+    "spmm": "mm",
+    "sparse_mm": "mm",
+    "dsmm": "mm",
+    "hspmm": "mm",
+    "hsmm": "mm",
+    "saddmm": "addmm",
+}  # torch.mm reads as spmm
 
 _TABLE: dict[Kind, str] = {
     Kind.SUM: """
@@ -71,23 +86,28 @@ _TABLE: dict[Kind, str] = {
         view_as_complex reshape_as broadcast_to broadcast_tensors unfold fold im2col col2im pixel_shuffle
         pixel_unshuffle channel_shuffle native_channel_shuffle interpolate upsample upsample_nearest
         upsample_bilinear grid_sample affine_grid avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
-        adaptive_avg_pool2d adaptive_avg_pool3d max_pool1d max_pool2d max_pool3d adaptive_max_pool1d
-        adaptive_max_pool2d adaptive_max_pool3d max_pool1d_with_indices max_pool2d_with_indices
-        max_pool3d_with_indices max_unpool1d max_unpool2d max_unpool3d lp_pool1d lp_pool2d
-        fractional_max_pool2d dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout
+        adaptive_avg_pool2d adaptive_avg_pool3d max_unpool1d max_unpool2d max_unpool3d
+        dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout
         feature_alpha_dropout native_dropout requires_grad index_add scatter scatter_add scatter_reduce
         index_put index_copy setitem copy lerp diff trapz get_T get_mT get_H get_mH get_data get_real
-        get_imag as_strided sort msort median nanmedian atleast_1d atleast_2d atleast_3d
+        get_imag as_strided atleast_1d atleast_2d atleast_3d
         meshgrid unsafe_view identity to_dense nan_to_num add_n segment_reduce view_copy rename
         as_subclass pin_memory tril triu diag diagonal diag_embed diagonal_scatter
-        slice_scatter select_scatter cummax cummin fft rfft irfft ifft fft2 rfft2 irfft2 ifft2 fftn rfftn
-        irfftn stft istft amax amin max min aminmax trace quantile kthvalue mode complex
+        slice_scatter select_scatter fft rfft irfft ifft fft2 rfft2 irfft2 ifft2 fftn rfftn
+        irfftn ifftn hfft ihfft fftshift ifftshift stft istft trace complex
         set_data pack_padded_sequence pad_packed_sequence
     """,
     Kind.SELECT: """
         getitem chunk split split_with_sizes tensor_split hsplit vsplit dsplit narrow select unbind
-        index_select gather take take_along_dim masked_select topk slice unsafe_chunk unsafe_split
+        index_select gather take take_along_dim masked_select slice unsafe_chunk unsafe_split
         index
+    """,
+    Kind.CHOICE: """
+        amax amin max min aminmax cummax cummin median nanmedian quantile nanquantile kthvalue mode sort
+        msort topk unique unique_consecutive max_pool1d max_pool2d max_pool3d adaptive_max_pool1d
+        adaptive_max_pool2d adaptive_max_pool3d max_pool1d_with_indices max_pool2d_with_indices
+        max_pool3d_with_indices lp_pool1d lp_pool2d lp_pool3d fractional_max_pool2d fractional_max_pool3d
+        fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices
     """,
     Kind.PRODUCT: "mul multiply addcmul",
     Kind.QUOTIENT: "div divide true_divide rdiv addcdiv cosine_similarity reciprocal",
@@ -108,7 +128,7 @@ _TABLE: dict[Kind, str] = {
     Kind.HOMOGENEOUS: "relu leaky_relu rrelu prelu threshold",
     Kind.ACTIVATION: """
         gelu silu swish elu selu celu mish hardswish relu6 softshrink
-        hardshrink tanhshrink log1p sin cos sinc tan sinh cosh erf erfc special_erf heaviside round
+        hardshrink tanhshrink copysign log1p sin cos sinc tan sinh cosh erf erfc special_erf heaviside round
         floor ceil frac fmod remainder bernoulli i0 multigammaln polygamma digamma prod cumprod polar
         local_response_norm
     """,
@@ -130,7 +150,7 @@ _TABLE: dict[Kind, str] = {
         new_zeros new_ones new_empty new_full new_tensor eq ne lt le gt ge equal isnan isinf isfinite
         isposinf isneginf isreal logical_and logical_or logical_not logical_xor and or not xor invert
         bitwise_and bitwise_or bitwise_not bitwise_xor argmax argmin argsort nonzero nonzero_static
-        count_nonzero bincount histc unique unique_consecutive searchsorted bucketize one_hot isin any
+        count_nonzero bincount histc searchsorted bucketize one_hot isin any
         all allclose isclose int long short byte char bool floor_divide floordiv rfloordiv mod rmod
         lshift rshift multinomial from_numpy empty_strided tril_indices triu_indices zero fill uniform
         exponential log_normal geometric random cauchy fill_diagonal size

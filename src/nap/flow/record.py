@@ -34,6 +34,7 @@ class Use:
     members: tuple[int, ...] = ()  # of a stack of layers: axes that list them, counted from the end
     output: Tensor | None = None  # what the site returned
     linear: bool = False  # the result scales with each of these parameters
+    fed: bool = False  # a function multiplies something with them that is not made of them
     product: Tensor | None = None  # what the function gave
     fused: frozenset[str] = frozenset()  # parameters that the function adds to it
     joined: frozenset[tuple[str, int, int]] = (
@@ -64,6 +65,7 @@ class Meeting:
     temperature: float = 1.0  # factor between the q·k product and the softmax
     followed: bool = False  # something parametric comes after it
     faults: dict[Carry, str] = field(default_factory=dict)
+    early: set[Carry] = field(default_factory=set)  # bent before the module that produced them returned
 
 
 @dataclass
@@ -100,5 +102,8 @@ class Flow:
     lost: dict[str, str] = field(default_factory=dict)  # site → unknown operation that its result entered
     recurrent: list[str] = field(default_factory=list)
     attention: list[str] = field(default_factory=list)  # nn.MultiheadAttention modules
+    closed: dict[str, str] = field(default_factory=dict)  # weights inside what the caller calls an activation
+    remarks: dict[str, str] = field(default_factory=dict)  # module or weight → what is done with its result
+    told: set[str] = field(default_factory=set)  # parts that the caller told about and that were met
     unseen: list[str] = field(default_factory=list)  # modules that met a tensor of unknown origin
     tupled: set[str] = field(default_factory=set)  # sites that return more than one tensor

@@ -8,7 +8,7 @@ producer, and how every output scales with every weight. Nothing is decided here
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -18,20 +18,24 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from nap.flow import before_batch_norm, effects, special
+from nap.flow import before_batch_norm, effects, homogeneity, scripted, special, told
 from nap.flow.call import Call
+from nap.flow.curves import Place
 from nap.flow.homogeneity import MIXED, NONE
-from nap.flow.operations import operation_name
+from nap.flow.meetings import meet_curves
+from nap.flow.operations import Kind, operation_name
 from nap.flow.record import Flow, Frame, Use
+from nap.flow.scale import without_scales
 from nap.flow.streams import SUMS, Streams
+from nap.flow.told import NOTHING, Told
 from nap.flow.values import CONSTANT, NO_CARRY, Carry, Value, held_tensors, merge, tensors_in
 from nap.norms.norm import CHILD, FusedNorm
 from nap.norms.products import norm_on_product
 
 
-def record(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Flow:
+def record(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], told: Told = NOTHING) -> Flow:
     """The record of `model(*args, **kwargs)`. The model is left as it was, but for RNG-free state."""
-    with Recorder(model) as recorder:
+    with Recorder(model, told) as recorder:
         with torch._C.DisableTorchFunction():
             recorder.inputs((args, kwargs))
         output = model(*args, **kwargs)
@@ -43,14 +47,16 @@ def record(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 class Recorder(TorchFunctionMode):
     """Follows values through the functions that a model calls."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, told: Told = NOTHING):
         super().__init__()
         self.flow = Flow()
+        self.told = told
         self.names = {id(module): name for name, module in model.named_modules()}
         self.modules = dict(model.named_modules())
         self.weights = dict(model.named_parameters())
         self.ndims = {name: p.ndim for name, p in model.named_parameters()}
         self.shapes = {name: p.shape for name, p in model.named_parameters()}
+        self.matrices = {n for n, p in model.named_parameters() if sum(size > 1 for size in p.shape) > 1}
         self.values: dict[int, Value] = {}
         self.streams = Streams()
         self.alive: list[Tensor] = []  # ids stay unique only while their tensors live
@@ -58,6 +64,7 @@ class Recorder(TorchFunctionMode):
         self.ancestors: dict[int, frozenset[int]] = {}
         self.products: list[tuple[Tensor, tuple[Tensor, int], tuple[Tensor, int]]] = []
         self.open_product: int | None = None  # its result is not known yet
+        self.places: list[Place] = []  # calls of operations that bend what they are given
         self.scales: dict[str, frozenset[Carry]] = {}  # values whose own scale is followed, by pseudo-weight
         self.calls = 0
         self.operations = 0
@@ -77,11 +84,14 @@ class Recorder(TorchFunctionMode):
 
     def __enter__(self) -> Recorder:
         for module in self.modules.values():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
             for handle in (
                 module.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True),
                 module.register_forward_hook(self._exit, with_kwargs=True),
             ):
                 self._hooks.callback(handle.remove)
+        self._hooks.enter_context(scripted.watched(self))
         self._hooks.enter_context(torch.enable_grad())
         super().__enter__()
         return self
@@ -98,7 +108,7 @@ class Recorder(TorchFunctionMode):
             self.flow.given[frame.site] = args[0].shape
         self.ancestors[self.calls] = frozenset(f.call for f in self.frames)
         self.frames.append(frame)
-        self.muted += special.is_opaque(module)
+        self.muted += self.is_whole(module)
 
     def _given(self, args: Any, kwargs: Any) -> frozenset[Carry] | None:
         """What the first argument carries; None where another one carries some of the same."""
@@ -114,13 +124,17 @@ class Recorder(TorchFunctionMode):
 
     def _left(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         frame = self.frames.pop()
-        self.muted -= special.is_opaque(module)
+        self.muted -= self.is_whole(module)
         if self.muted:
             return None
         tensors = list(tensors_in(output))
-        if special.is_opaque(module):
+        kind = self.kind_told(module)
+        if kind is not None or special.is_opaque(module):
             self.streams.begin(tensors_in((args, kwargs)))
-            special.follow(self, module, frame, args, kwargs, output)
+            if kind is not None:
+                told.follow(self, kind, module, frame, args, kwargs, output)
+            else:
+                special.follow(self, module, frame, args, kwargs, output)
             self.streams.end(tensors)
         if isinstance(module, nn.Identity) and isinstance(output, Tensor):
             output = output.clone()
@@ -173,10 +187,12 @@ class Recorder(TorchFunctionMode):
     # -- the core: values flow -----------------------------------------------------------------
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        return self.call(operation_name(func), func, args, kwargs or {})
+
+    def call(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Calls a function, and gives its results their values."""
         if self.muted:
             return func(*args, **kwargs)
-        name = operation_name(func)
         tensors = list(tensors_in((args, kwargs)))
         operands = [self.value(t) for t in tensors]
         self.flow.seen.update(name for v in operands if not v.data for name in v.sources)
@@ -219,6 +235,15 @@ class Recorder(TorchFunctionMode):
         """Data ends here for gradients, so that they run along what is carried and nothing else."""
         return tree_map(lambda x: x.detach() if isinstance(x, Tensor) and self.value(x).data else x, tree)
 
+    def is_whole(self, module: nn.Module) -> bool:
+        """Whether a module is followed as a whole, not by what it calls."""
+        return self.kind_told(module) is not None or special.is_opaque(module)
+
+    def kind_told(self, module: nn.Module) -> Kind | None:
+        names = told.names_of(module, self.names[id(module)]) if self.told.names else set()
+        self.flow.told |= names & self.told.names
+        return self.told.kind(names)
+
     @property
     def site(self) -> str:
         """The module that is running."""
@@ -232,7 +257,7 @@ class Recorder(TorchFunctionMode):
                 self.flow.unseen.append(self.site)
             # whatever made it may depend on every weight so far, in any way
             degrees = dict.fromkeys(sorted(self.flow.seen), MIXED) if unseen else NONE
-            found = Value(data=unseen, degrees=degrees, index=not _floating(tensor))
+            found = Value(data=unseen, degrees=degrees, index=not _floating(tensor), foreign=True)
             self.put(tensor, found)
         return found
 
@@ -241,7 +266,7 @@ class Recorder(TorchFunctionMode):
         self.alive.append(tensor)
 
     def inputs(self, tree: Any) -> None:
-        found = list(held_tensors(tree))
+        found = list(held_tensors(tree, deep=True))
         if not found:
             raise ValueError("the example inputs hold no tensor, so nothing can be followed")
         for tensor in found:
@@ -275,6 +300,7 @@ class Recorder(TorchFunctionMode):
         use.joined = frozenset(c.key for value in operands for c in value.carry)
         self.made = use
         for value in operands:
+            meet_curves(self, value)
             self.sink(value.carry, "linear")
             for pending in value.pending:
                 self.flow.meetings[pending].hidden = True
@@ -283,6 +309,12 @@ class Recorder(TorchFunctionMode):
         self.cut = not any(c.product for v in operands for c in v.carry)
         mixed = (c for v in operands for c in v.carry if c.product and not c.mixed and not v.probability)
         return frozenset([carry, *(replace(c, mixed=True) for c in mixed)])
+
+    def layer(self, value: Value, use: Use, operands: Sequence[Value], *, alone: bool) -> Value:
+        """What a layer makes of its operands, merged in `value`; `alone`: its matrices have no bias."""
+        mine = dict.fromkeys(use.sources, 1.0 if alone and len(use.sources) == 1 else MIXED)
+        degrees = homogeneity.of_product([without_scales(value.degrees), mine])
+        return replace(value, data=True, carry=self.parametric(use, operands), degrees=degrees)
 
     def has_parts(self, carry: Carry) -> bool:
         """Whether parts of this result have norms of their own."""
@@ -324,7 +356,13 @@ def _constants(model: nn.Module) -> Iterator[Tensor]:
 def _in_place(func: Any, args: Any, kwargs: Any) -> bool:
     name = getattr(func, "__name__", "")
     marked = name.endswith("_") and not name.endswith("__")
-    return marked or name.startswith("__i") or bool(kwargs.get("inplace")) or any(a is True for a in args[1:])
+    return (
+        marked
+        or name == "__setitem__"
+        or name.startswith("__i")
+        or bool(kwargs.get("inplace"))
+        or any(a is True for a in args[1:])
+    )
 
 
 def _floating(tensor: Tensor) -> bool:

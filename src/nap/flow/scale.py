@@ -18,12 +18,19 @@ _MARK = "#"  # no parameter's name begins with it
 def scaled_operands(call: Call) -> list[Value]:
     """The operands, each that carries a producer with a pseudo-weight for its own scale."""
     rec, found = call.rec, []
+    marked: dict[int, Value] = {}  # x·x has x twice
     for tensor, value in zip(call.tensors, call.operands, strict=True):
-        if value.carry and not any(d not in (NEAR, MIXED) for d in _scales(value.degrees).values()):
+        value = marked.get(id(tensor), value)
+        if (
+            value.data
+            and value.carry
+            and not any(d not in (NEAR, MIXED) for d in _scales(value.degrees).values())
+        ):
             name = f"{_MARK}{len(rec.scales)}"
             rec.scales[name] = value.carry
             value = replace(value, degrees={**value.degrees, name: 1.0})
             rec.put(tensor, value)
+            marked[id(tensor)] = value
         found.append(value)
     return found
 
@@ -33,17 +40,14 @@ def normalised_by_hand(call: Call, value: Value, operands: list[Value]) -> Value
     rec = call.rec
     for name, degree in _scales(value.degrees).items():
         if degree == NEAR and any(v.degrees.get(name, NEAR) != NEAR for v in operands):
-            gone = {c.key for c in rec.scales[name]}
+            gone = {c.key for c in rec.scales[name]} - {c.key for v in operands for c in v.carry if c.chosen}
+            if not gone:
+                continue
             carry = frozenset(c for c in value.carry if c.key in gone)
             rec.normalised(replace(value, carry=carry))
             rec.flow.inline.add(rec.site)
             value = replace(value, carry=value.carry - carry)
     return value
-
-
-def is_bent(value: Value) -> bool:
-    """Whether the value is some power of a value, such as x², and not x itself."""
-    return any(d not in (NEAR, 1.0, MIXED) for d in _scales(value.degrees).values())
 
 
 def without_scales(degrees: Degrees) -> Degrees:

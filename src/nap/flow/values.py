@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.utils._pytree import tree_leaves
 
@@ -24,7 +24,9 @@ class Carry:
     product: tuple[int, int] | None = None  # as which operand of which data·data product
     batch_norm: bool = False  # it went through a BatchNorm
     entry: str | None = None  # the first BatchNorm module that was given it, as all of its input or in a sum
-    bent: bool = False  # taken to a power since: |x|, x², a norm of it
+    bent: bool = False  # no longer as it was: |x|, x², a norm of it, its largest
+    curve: tuple[str, int] | None = None  # the first such operation, and its number in `places`
+    chosen: bool = False  # the largest or the like of it, or parts of it where it is so
     sliced: bool = False  # perhaps only a part of its features is here
     moved: str | None = None  # what first changed its layout or made no sum of it; "" if of several tensors
     slot: str | None = None  # the last nn.Identity it went through: a place for a norm
@@ -48,6 +50,9 @@ class Value:
     degrees: Degrees = field(default_factory=dict)
     pending: frozenset[int] = frozenset()  # nonlinearities upstream that may be the model's output
     mask: frozenset[Carry] = NO_CARRY  # a comparison of these: with them it makes a nonlinearity
+    picked: frozenset[Carry] = NO_CARRY  # indices that say where these are largest
+    fourier: bool = False  # a Fourier transform
+    foreign: bool = False  # made where the recorder does not see: perhaps of the input
     affine: frozenset[str] = frozenset()  # norms whose scale and offset no activation has met yet
     probability: bool = False  # the result of a softmax
     zero: bool = False  # all zeros: neutral in a sum
@@ -75,6 +80,9 @@ def merge(values: Iterable[Value]) -> Value:
         degrees=sum_degrees(values),
         pending=none.union(*(v.pending for v in values)),
         mask=none.union(*(v.mask for v in values)),
+        picked=none.union(*(v.picked for v in values)),
+        fourier=any(v.fourier for v in values),
+        foreign=any(v.foreign for v in values),
         affine=none.union(*(v.affine for v in values)),
         probability=bool(values) and all(v.probability for v in values if v.data) and data,
         zero=bool(values) and all(v.zero for v in values),
@@ -103,17 +111,24 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
             yield from tensors_in(item)
     elif hasattr(tree, "__dataclass_fields__"):
         for name in tree.__dataclass_fields__:
-            yield from tensors_in(getattr(tree, name))
+            yield from tensors_in(getattr(tree, name, None))  # a field may be unset
 
 
-def held_tensors(tree: Any) -> Iterator[Tensor]:
+def held_tensors(tree: Any, *, deep: bool = False) -> Iterator[Tensor]:
     """The same for what a model is given or returns, where objects of other classes may hold tensors.
 
     A distribution is always looked into, any other object only where no tensor lies open: what a
-    cache holds beside the logits is no output.
+    cache holds beside the logits is no output. With `deep` all objects are: they may be inputs.
     """
+    return _held(tree, deep, set())
+
+
+def _held(tree: Any, deep: bool, seen: set[int]) -> Iterator[Tensor]:
     found = list(tensors_in(tree))
     for leaf in tree_leaves(tree):
-        if isinstance(leaf, Distribution) or (not found and hasattr(leaf, "__dict__")):
-            found += held_tensors(dict(vars(leaf)))
+        if id(leaf) in seen or isinstance(leaf, (Tensor, nn.Module, type)) or not hasattr(leaf, "__dict__"):
+            continue
+        if deep or isinstance(leaf, Distribution) or not found:
+            seen.add(id(leaf))
+            found += _held(dict(vars(leaf)), deep, seen)
     return iter(found)

@@ -181,6 +181,13 @@ def _add_inspect(commands: Commands) -> None:
     step1.add_argument("--eps", type=_eps, default="relative", help="'relative' (the default) or a number")
     step1.add_argument("--exclude", action="append", default=[], metavar="MODULE", help="repeatable")
     step1.add_argument("--allow", action="append", default=[], metavar="PROBLEM", help="repeatable")
+    step1.add_argument(
+        "--activations", action="append", default=[], metavar="NAME", help="a part that cannot be looked into"
+    )
+    step1.add_argument(
+        "--linear", action="append", default=[], metavar="NAME", help="the same, if it is linear"
+    )
+    step1.add_argument("--strict", action="store_true", help="what no example reaches is a problem")
     step2 = inspect.add_argument_group("step 2: as in nap.Projector")
     step2.add_argument("--per", choices=["tensor", "row"], default="tensor")
     for policy, of in (

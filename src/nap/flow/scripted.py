@@ -1,0 +1,49 @@
+"""TorchScript: functions and modules that run unseen, recorded at their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from nap.flow.operations import operation_name
+
+if TYPE_CHECKING:
+    from nap.flow.recorder import Recorder
+
+
+@contextmanager
+def watched(rec: Recorder) -> Iterator[None]:
+    """Inside, the recorder is told of each call of scripted functions and of the model's scripted modules."""
+    plain = torch.jit.ScriptFunction.__call__
+
+    def called(function: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return rec.call(operation_name(function), lambda *a, **k: plain(function, *a, **k), args, kwargs)
+
+    def enter(module: nn.Module, args: Any) -> None:
+        if isinstance(module, torch.jit.ScriptModule) and id(module) in rec.names:
+            rec._enter(module, args, {})
+
+    def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        if isinstance(module, torch.jit.ScriptModule) and id(module) in rec.names:
+            return rec._exit(module, args, kwargs, output)
+        return None
+
+    handles = []
+    if any(isinstance(module, torch.jit.ScriptModule) for module in rec.modules.values()):
+        handles = [  # a scripted module takes no hooks of its own
+            register_module_forward_pre_hook(enter),
+            register_module_forward_hook(leave, with_kwargs=True),
+        ]
+    torch.jit.ScriptFunction.__call__ = called  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.jit.ScriptFunction.__call__ = plain  # type: ignore[method-assign]
+        for handle in handles:
+            handle.remove()
