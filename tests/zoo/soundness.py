@@ -24,7 +24,7 @@ from .double import double_run
 from .oracle import awake, in_double
 
 EXACT = 1e-9
-SMALL, LARGE = 1e5, 1e7
+SMALL, LARGE = 1e6, 1e8
 GROWS = (LARGE / SMALL) ** 0.5  # between bounded (1) and proportional (100)
 FAR = 30  # a bounded input moves by a few times its size
 MASK = 1e30
@@ -122,7 +122,7 @@ def _false_approximations(
 
 def _far(trial: Trial, names: Collection[str]) -> float:
     """How far the output is from its limit when weights grow: of 1/c where no norm cancels c, else of 1/c²."""
-    return gap(*(trial.run(dict.fromkeys(names, c), NO_EPS).output for c in (1e3, 1e6)))
+    return gap(*(trial.run(dict.fromkeys(names, c), NO_EPS).output for c in (1e5, 1e8)))
 
 
 def _factors(names: Collection[str]) -> dict[str, float]:
@@ -130,27 +130,40 @@ def _factors(names: Collection[str]) -> dict[str, float]:
 
 
 def _unreached(trial: Trial, table: WeightTable, named: Collection[str]) -> Iterator[str]:
-    for name, parameter in trial.parameters.items():
-        if parameter.ndim < 2 or name in trial.base.touched or _is_named(name, named):
+    for name in trial.parameters:
+        if table[name].role is not Role.UNUSED or name in trial.base.touched or _is_named(name, named):
             continue
         yield f"{name} ({table[name].role}) is not used by the example, and no note says so"
 
 
 def _seen_scales(trial: Trial, table: WeightTable, named: Collection[str]) -> Iterator[str]:
-    """Weights that are neither invariant nor named, and whose scale a hidden nonlinearity sees."""
+    """Weights that are neither invariant nor named, and whose scale a hidden nonlinearity sees.
+
+    What only adds to another weight's way into it, which is named, goes with that; and a table may be
+    added to the logits of attention.
+    """
     settled = (Role.SCALE_INVARIANT, Role.NORMALISED, Role.UNNORMALISED)
-    open_ = sorted(n for n in trial.weights if table[n].role not in settled and not _is_named(n, named))
+    known = {n for n in trial.weights if table[n].role is Role.UNNORMALISED or _is_named(n, named)}
+    open_ = sorted(n for n in trial.weights - known if table[n].role not in settled)
     if not open_:
         return
     together = [trial.run(dict.fromkeys(open_, c)) for c in (SMALL, LARGE)]
     if not (_bent(trial.base, *together) or _powers(trial.base, *together)):
         return
+    excused = {key for name in sorted(known) for key in _bent(trial.base, *_two(trial, name))}
     for name in open_:
-        near, far = (trial.run({name: c}) for c in (SMALL, LARGE))
-        if where := _bent(trial.base, near, far):
+        near, far = _two(trial, name)
+        where = [key for key in _bent(trial.base, near, far) if key not in excused]
+        if table[name].role is Role.EMBEDDING:
+            where = [key for key in where if "softmax" not in key[1]]
+        if where:
             yield f"{name} ({table[name].role}) is seen by {_places(where)}"
         elif where := _powers(trial.base, near, far):
             yield f"{name} ({table[name].role}) enters {_places(where)} as a power or product"
+
+
+def _two(trial: Trial, name: str) -> tuple[Pass, Pass]:
+    return trial.run({name: SMALL}), trial.run({name: LARGE})
 
 
 def _bent(base: Pass, near: Pass, far: Pass) -> list[Key]:
@@ -204,7 +217,7 @@ def _powers(base: Pass, near: Pass, far: Pass) -> list[Key]:
         return []
     found = []
     for (key, b), (_, n), (_, f) in zip(base.factors, near.factors, far.factors, strict=True):
-        if _grows([b], [n], [f]) and _magnitude(f / LARGE - n / SMALL) > 1e-2 * _magnitude(f / LARGE):
+        if _grows([b], [n], [f]) and _magnitude(f / LARGE - n / SMALL) > 0.5 * _magnitude(f / LARGE):
             found.append(key)
     return found
 
