@@ -54,7 +54,7 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         return refuse_width(decision, site, next(iter(want.reasons)))
     names = _own_parameters(decision.model, module)
     weights = tuple(dict.fromkeys(_attribute(names[n]) for n in sorted(use.sources) if n in names))
-    if weights and not any(_tensor(module, path).any() for path in weights):
+    if weights and not any(_any(_tensor(module, path)) for path in weights):
         name = f"{site}.{weights[0]}".lstrip(".")
         return decision.refuse(name, "it is all zeros, so it has no direction to keep", "initialise it")
     biases = sorted({names[n] for flow in flows for n in flow.added if n in names})
@@ -116,6 +116,11 @@ def _attribute(path: str) -> str:
     """A parametrised weight is read through the attribute that computes it."""
     head, mark, rest = path.partition("parametrizations.")
     return head + rest.split(".")[0] if mark else path
+
+
+def _any(weight: torch.Tensor) -> bool:
+    """Whether a weight is not all zeros; those that are never stand on the meta device in a trial copy."""
+    return weight.is_meta or bool(weight.any())
 
 
 def _tensor(module: nn.Module, path: str) -> torch.Tensor:

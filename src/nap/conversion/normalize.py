@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -12,11 +12,12 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from nap.conversion.decide import decide
+from nap.conversion.light import Light, is_large, light_copy
 from nap.conversion.needs import Decision
 from nap.conversion.placement import Options, Plan, Problem
 from nap.conversion.roles import roles
 from nap.conversion.surgery import apply_
-from nap.conversion.trial import examples_of, record_all, trial_copy
+from nap.conversion.trial import Example, examples_of, record_all, trial_copy
 from nap.norms.compiling import guard_hooks
 from nap.norms.norm import Eps
 
@@ -75,10 +76,22 @@ def plan(
         norm, affine, batch_norm, residual, over, qk_norm, rnn, eps, tuple(exclude), tuple(allow)
     )
     _check_model(model, options)
-    twin, examples = trial_copy(model), examples_of(args, kwargs)
-    flows, notes = record_all(twin, examples)
+    examples = examples_of(args, kwargs)
+    if is_large(model):
+        try:
+            light = light_copy(model)
+            return _plan(light.twin, examples, options, light)
+        except Exception as reason:  # whatever cannot be done without the weights' values
+            _check_values(model, reason)
+    return _plan(trial_copy(model), examples, options)
+
+
+def _plan(twin: nn.Module, examples: Sequence[Example], options: Options, light: Light | None = None) -> Plan:
+    """What is to be done to a trial copy; it is converted on the way."""
+    watching = light.watching if light else None
+    flows, notes = record_all(twin, examples, watching)
     decision = decide(twin, flows, options)
-    _check_allow(model, decision)
+    _check_allow(twin, decision)
     placements = dict(decision.placements)
     problems = dict(decision.problems)
     left = decision
@@ -86,7 +99,9 @@ def plan(
         if problems or not left.placements:
             break
         apply_(twin, Plan(tuple(left.placements.values())))
-        flows, _ = record_all(twin, examples)
+        if light:
+            light.ground_norms_()
+        flows, _ = record_all(twin, examples, watching)
         left = decide(twin, flows, options)
         placements.update(left.placements)
         problems.update(left.problems)
@@ -146,10 +161,9 @@ def _check_model(model: nn.Module, options: Options) -> None:
                 "convert the model before scripting it"
             )
     for name, parameter in model.named_parameters():
-        if is_lazy(parameter) or parameter.is_meta:
+        if is_lazy(parameter):
             raise ValueError(
-                f"{name} has no values yet, and planning runs the model; give it values first "
-                "(call a lazy model once, move one off the meta device with to_empty and initialise it)"
+                f"{name} has no shape yet, and planning runs the model; call the model once before"
             )
     names = {name for name, _ in model.named_modules()}
     for name in options.exclude:
@@ -157,6 +171,16 @@ def _check_model(model: nn.Module, options: Options) -> None:
             raise ValueError(
                 f"exclude names {name!r}, which is no module of the model{_nearest(name, names)}"
             )
+
+
+def _check_values(model: nn.Module, reason: Exception) -> None:
+    """Raises for a model on the meta device that cannot be planned there."""
+    name = next((name for name, parameter in model.named_parameters() if parameter.is_meta), None)
+    if name is not None:
+        raise ValueError(
+            f"{name} has no values yet, and planning this model needs them ({reason}); "
+            "move it off the meta device with to_empty and initialise it"
+        ) from reason
 
 
 def _check_allow(model: nn.Module, decision: Decision) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,8 +14,9 @@ from torch.utils._pytree import tree_map
 
 from nap.conversion.placement import Note
 from nap.flow.record import Flow
-from nap.flow.recorder import record
+from nap.flow.recorder import Recorder, record
 
+Watching = Callable[[nn.Module], Recorder]  # what records a forward of a model
 Example = tuple[tuple[Any, ...], Mapping[str, Any]]  # positional and named inputs
 
 
@@ -39,15 +40,22 @@ class _DetachedCopies(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def detached_copy(model: nn.Module) -> nn.Module:
-    """A copy of `model` in eval mode, even if it holds tensors that are part of a graph."""
+def detached_copy(model: nn.Module, instead: Mapping[int, Any] | None = None) -> nn.Module:
+    """A copy of `model` in eval mode, even if it holds tensors that are part of a graph.
+
+    `instead`: what takes the place of some of its parts, by their ids.
+    """
     with _DetachedCopies():
-        return copy.deepcopy(model).eval()
+        return copy.deepcopy(model, dict(instead or {})).eval()
 
 
 def trial_copy(model: nn.Module) -> nn.Module:
     """A copy whose gradients can be read off: all of it trainable, in float32 or better, no zero gains."""
-    twin = detached_copy(model)
+    return wake_(detached_copy(model))
+
+
+def wake_(twin: nn.Module) -> nn.Module:
+    """Makes a copy into a trial copy."""
     generator = torch.Generator().manual_seed(0)
     for parameter in twin.parameters():
         if not parameter.is_floating_point():
@@ -69,15 +77,17 @@ def _widened(x: Any) -> Any:
     return x.float() if half else x
 
 
-def record_all(twin: nn.Module, examples: Sequence[Example]) -> tuple[list[Flow], dict[str, Note]]:
+def record_all(
+    twin: nn.Module, examples: Sequence[Example], watching: Watching | None = None
+) -> tuple[list[Flow], dict[str, Note]]:
     """The eval forward of each example; and the train forward where some parameters are used only there."""
-    flows = [_run(twin.eval(), *example) for example in examples]
+    flows = [_run(twin.eval(), *example, watching) for example in examples]
     seen = set().union(*(flow.seen for flow in flows))
     unused = [name for name, _ in twin.named_parameters() if name not in seen]
     if not unused:
         return flows, {}
     try:
-        flows += [_run(twin.train(), *example) for example in examples]
+        flows += [_run(twin.train(), *example, watching) for example in examples]
     except Exception as reason:  # e.g. BatchNorm on one value per channel: the eval forward stands alone
         why = f"unused in eval mode, and the forward in train mode fails: {reason}"
         return flows, {name: Note(name, why) for name in unused}
@@ -86,12 +96,14 @@ def record_all(twin: nn.Module, examples: Sequence[Example]) -> tuple[list[Flow]
     return flows, {}
 
 
-def _run(twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Flow:
+def _run(
+    twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], watching: Watching | None
+) -> Flow:
     def own(x: Any) -> Any:
         return _widened(x.detach().clone()) if isinstance(x, Tensor) else x
 
     with fixed_randomness(twin), explained(twin):
-        return record(twin, tree_map(own, args), tree_map(own, dict(kwargs)))
+        return record(twin, tree_map(own, args), tree_map(own, dict(kwargs)), watching)
 
 
 @contextmanager

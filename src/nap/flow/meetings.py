@@ -11,7 +11,7 @@ from torch import Tensor
 from nap.flow import homogeneity
 from nap.flow.call import Call, Follow
 from nap.flow.contraction import open_product
-from nap.flow.layout import LayoutError, head_groups, reached_features
+from nap.flow.layout import LayoutError, head_groups, pulled_back, reached_features
 from nap.flow.operations import Kind
 from nap.flow.record import Meeting
 from nap.flow.values import Carry, Value, merge, sum_degrees
@@ -118,7 +118,6 @@ def _locate(rec: Recorder, meeting: Meeting, carry: Carry, tensor: Tensor, tempe
 
 def _temperature(product: Tensor, logits: Tensor) -> float:
     """The factor that the logits have on top of the bare q·k product, from one gradient."""
-    ones = torch.ones_like(logits)
-    (gradient,) = torch.autograd.grad(logits, product, ones, retain_graph=True, allow_unused=True)
+    gradient = pulled_back(logits, product, torch.ones_like(logits))
     touched = [] if gradient is None else gradient[gradient != 0].abs()
     return float(touched.median()) if len(touched) else 1.0

@@ -8,7 +8,7 @@ producer, and how every output scales with every weight. Nothing is decided here
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -26,9 +26,14 @@ from nap.flow.values import CONSTANT, NO_CARRY, Carry, Value, held_tensors, merg
 from nap.norms.norm import CHILD, FusedNorm
 
 
-def record(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Flow:
+def record(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    watching: Callable[[nn.Module], Recorder] | None = None,
+) -> Flow:
     """The record of `model(*args, **kwargs)`. The model is left as it was, but for RNG-free state."""
-    with Recorder(model) as recorder:
+    with (watching or Recorder)(model) as recorder:
         with torch._C.DisableTorchFunction():
             recorder.inputs((args, kwargs))
         output = model(*args, **kwargs)
@@ -160,17 +165,17 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.muted:
-            return func(*args, **kwargs)
         name = operation_name(func)
         tensors = list(tensors_in((args, kwargs)))
+        if self.muted:
+            return self.run(func, name, args, kwargs, tensors)
         operands = [self.value(t) for t in tensors]
         self.flow.seen.update(name for v in operands if not v.data for name in v.sources)
         self.cut = False
         outcome = effects.follow(Call(self, name, args, kwargs, tensors, operands))
         if self.cut and not _in_place(func, args, kwargs):
             args, kwargs = self._cut((args, kwargs))
-        out = func(*args, **kwargs)
+        out = self.run(func, name, args, kwargs, tensors)
         results = list(tensors_in(out))
         if name in ("setitem", "copy", "set_data") and not results:
             results = [args[0]]
@@ -182,6 +187,10 @@ class Recorder(TorchFunctionMode):
             self.products[self.open_product] = (results[0], *self.products[self.open_product][1:])
             self.open_product = None
         return out
+
+    def run(self, func: Any, name: str, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> Any:
+        """What the function returns; `tensors` are those that it was given, before any was cut."""
+        return func(*args, **kwargs)
 
     def _cut(self, tree: Any) -> Any:
         """Data ends here for gradients, so that they run along what is carried and nothing else."""

@@ -75,7 +75,7 @@ class Norm(nn.Module):
         self.gain = gain
         ones = torch.ones(width, device=device, dtype=dtype)
         self.weight = nn.Parameter(ones) if scale else None
-        self.bias = nn.Parameter(torch.zeros_like(ones)) if offset else None
+        self.bias = nn.Parameter(torch.zeros(width, device=device, dtype=dtype)) if offset else None
 
     def forward(self, y: Tensor, *weights: Tensor, scale: Tensor | None = None) -> Tensor:
         """The norm of `y`, the result of `weights`; or of weights whose `row_rms` is known already."""

@@ -1,0 +1,185 @@
+"""A recorded forward that multiplies no large matrix: what layers would compute is made up.
+
+Planning asks what reaches what, not what it is. So the large weights of the model may be on the meta
+device, without values, and what a layer returns is random numbers of the right shape. Where numbers decide
+what a model does (a branch, a mask that selects rows), that will not do: `NeedsValues` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from nap.flow.operations import KINDS, Kind
+from nap.flow.product_shapes import product_shape
+from nap.flow.recorder import Recorder
+from nap.flow.values import tensors_in
+
+_POOL = 1_000_003  # random numbers that are used again and again: a prime, so that no two rows are alike
+_READS = frozenset(
+    {
+        Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__bool__, Tensor.__int__, Tensor.__float__,
+        Tensor.__complex__, Tensor.__index__, Tensor.__contains__, Tensor.__array__, Tensor.nonzero,
+        torch.nonzero, Tensor.argwhere, torch.argwhere, Tensor.equal, torch.equal, Tensor.allclose,
+        torch.allclose, Tensor.masked_select, torch.masked_select, Tensor.unique, torch.unique,
+        Tensor.unique_consecutive, torch.unique_consecutive, Tensor.bincount, torch.bincount, Tensor.histc,
+        torch.histc, torch.is_nonzero, Tensor.is_nonzero, Tensor.data_ptr, Tensor.untyped_storage,
+    }
+)  # fmt: skip
+_REPEATS = (Tensor.repeat_interleave, torch.repeat_interleave)
+_MADE_UP = frozenset({Kind.CONTRACT, Kind.LOOKUP})
+
+
+class NeedsValues(Exception):
+    """The forward cannot be followed without the values of its weights."""
+
+
+class StandIns:
+    """The values of weights that are on the meta device in a copy of a model, and made-up results."""
+
+    def __init__(self, real: Mapping[int, Tensor], keep: Mapping[int, Any]):
+        self.real = dict(real)  # id of the weight in the copy → the weight of the model
+        self._keep = dict(keep)  # so that ids stay what they are
+        self._devices = [value.device for value in self.real.values()]
+        self._pool: Tensor | None = None
+        self._place = 0
+
+    @property
+    def device(self) -> torch.device:
+        return next((d for d in self._devices if d.type != "meta"), torch.device("cpu"))
+
+    def values(self, tensor: Tensor) -> Tensor:
+        """Real numbers for a tensor on the meta device: a weight's own, or made up."""
+        known = self.real.get(id(tensor))
+        if known is not None and not known.is_meta:
+            return known.detach().clone()
+        return self.made_up(tensor, self.device).abs_().add_(0.5)  # such as a norm of weights
+
+    def norm(self, weight: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """What could be the norm of a weight."""
+        return torch.full((), max(1, weight.numel()) ** 0.5, dtype=dtype or weight.dtype, device=self.device)
+
+    def made_up(self, like: Tensor, device: torch.device) -> Tensor:
+        """Random numbers of a shape; the same ones for the same forward."""
+        if self._pool is None:
+            generator = torch.Generator().manual_seed(0)
+            self._pool = torch.randn(_POOL, generator=generator).to(device)
+        count, parts = like.numel(), []
+        while count:
+            part = self._pool.narrow(0, self._place, min(count, _POOL - self._place))
+            self._place = (self._place + len(part)) % _POOL
+            count -= len(part)
+            parts.append(part)
+        flat = torch.cat(parts) if parts else self._pool[:0].clone()
+        return flat.to(device, like.dtype).view(like.shape)
+
+    def begin(self) -> None:
+        """A new forward: the same numbers again."""
+        self._place = 0
+
+
+class ShapeRecorder(Recorder):
+    """A recorder whose layers return made-up numbers."""
+
+    def __init__(self, model: nn.Module, stand_ins: StandIns):
+        super().__init__(model)
+        self._stand_ins = stand_ins
+        self._guesses: set[int] = set()  # tensors that depend on made-up numbers
+        stand_ins.begin()
+
+    def run(
+        self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, tensors: Sequence[Tensor]
+    ) -> Any:
+        if function is Tensor.device.__get__ and args[0].is_meta:  # type: ignore[attr-defined]
+            return self._stand_ins.device
+        guessed = any(id(t) in self._guesses for t in tensors)
+        if guessed and _reads_values(function, args, kwargs, tensors):
+            raise NeedsValues(name)
+        if not any(t.is_meta for t in tensors):
+            out = function(*args, **kwargs)
+        elif self._makes_up(name, tensors):
+            out, guessed = self._made_up(function, name, args, kwargs, tensors), True
+        elif any(self._followed(t) for t in tensors if not t.is_meta):
+            out, guessed = function(*self._real(args), **self._real(kwargs)), True
+        elif function is torch.linalg.vector_norm and len(args) == 1 and "dim" not in kwargs:
+            out = self._stand_ins.norm(*args, kwargs.get("dtype"))
+        else:  # weights among themselves
+            out = function(*tree_map(_to_meta, args), **tree_map(_to_meta, kwargs))
+        if guessed:
+            self._guess(out)
+        if guessed and args and name in ("setitem", "copy"):
+            self._guess(args[0])
+        return out
+
+    def _left(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        result = super()._left(module, args, kwargs, output)
+        if isinstance(output, Tensor) and id(output) in self._guesses:
+            self._guess(result)
+        return result
+
+    def _guess(self, tree: Any) -> None:
+        for tensor in tensors_in(tree):
+            self._guesses.add(id(tensor))
+            self.alive.append(tensor)
+            if tensor._is_view() and tensor._base is not None:
+                self._guesses.add(id(tensor._base))
+                self.alive.append(tensor._base)
+
+    def _makes_up(self, name: str, tensors: Sequence[Tensor]) -> bool:
+        kind = KINDS.get(name)
+        if kind is Kind.CONTRACT:  # heads that talk: their gradients go through the product
+            return self.muted or not any(c.product for t in tensors for c in self.value(t).carry)
+        return kind in _MADE_UP
+
+    def _followed(self, tensor: Tensor) -> bool:
+        value = self.value(tensor)
+        return bool(self.muted or value.data or value.carry)
+
+    def _made_up(
+        self, function: Any, name: str, args: Any, kwargs: Any, tensors: Sequence[Tensor]
+    ) -> Any:
+        shapes = product_shape(name, args, kwargs)
+        if shapes is None:
+            shapes = function(*tree_map(_to_meta, args), **tree_map(_to_meta, kwargs))
+        device = next((t.device for t in tensors if not t.is_meta), self._stand_ins.device)
+
+        def leaf(x: Any) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            if not (x.is_floating_point() or x.is_complex()):
+                raise NeedsValues("a product that is not of floats")
+            made = self._stand_ins.made_up(x, device).requires_grad_(torch.is_grad_enabled())
+            return made.clone()  # with a past, as the result of a layer has one
+
+        return tree_map(leaf, shapes)
+
+    def _real(self, tree: Any) -> Any:
+        def leaf(x: Any) -> Any:
+            return self._stand_ins.values(x) if isinstance(x, Tensor) and x.is_meta else x
+
+        return tree_map(leaf, tree)
+
+    def put(self, tensor: Tensor, value: Any) -> None:
+        if tensor.is_meta and value.data:
+            raise NeedsValues("what the model computes is on the meta device")
+        super().put(tensor, value)
+
+
+def _to_meta(x: Any) -> Any:
+    return x.detach().to("meta") if isinstance(x, Tensor) else x
+
+
+def _reads_values(function: Any, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> bool:
+    if function in _READS:
+        return True
+    if function in _REPEATS:
+        return len(tensors) > 1
+    if function in (torch.where, Tensor.where):
+        return len(args) + len(kwargs) == 1
+    if function is Tensor.__getitem__:
+        return any(t.dtype in (torch.bool, torch.uint8) for t in tensors_in(args[1]))
+    return False
