@@ -31,7 +31,7 @@ POWERS = {
     *PRODUCTS, "mul", "div", "pow", "sqrt", "rsqrt", "reciprocal", "addcmul", "addcdiv", "norm",
     "linalg_vector_norm", "var", "var_mean", "std", "std_mean", "_cdist_forward", "hypot", "square", "cross",
 }  # fmt: skip
-QUIET = {"isnan", "isinf", "isfinite", "equal", "is_nonzero", "_local_scalar_dense", "empty_like", "zeros_like"}
+QUIET = {"isnan", "isinf", "isfinite", "equal", "is_nonzero", "_local_scalar_dense", "empty_like", "zeros_like", "new_empty"}
 GUARDS = {"clamp", "clamp_min", "clamp_max", "maximum", "minimum", "nan_to_num", "where", "threshold"}
 
 Key = tuple[str, str]  # the module that was running, and the operation

@@ -34,6 +34,13 @@ _REPEATS = (Tensor.repeat_interleave, torch.repeat_interleave)
 _MADE_UP = frozenset({Kind.CONTRACT, Kind.LOOKUP})
 
 
+_MOVES = frozenset({Tensor.to, Tensor.cpu, Tensor.cuda})
+_VIEWS = frozenset(
+    """getitem select narrow chunk split unbind index_select unsqueeze squeeze view reshape flatten unflatten
+    expand t transpose permute get_T get_mT movedim get_data detach""".split()  # noqa: SIM905
+)
+
+
 class NeedsValues(Exception):
     """The forward cannot be followed without the values of its weights."""
 
@@ -52,11 +59,27 @@ class StandIns:
     def device(self) -> torch.device:
         return next((d for d in self._devices if d.type != "meta"), torch.device("cpu"))
 
+    def known(self, tree: Any) -> bool:
+        """Whether all tensors without values in a tree have some in the model."""
+        empty = [t for t in tensors_in(tree) if t.is_meta]
+        return all(id(t) in self.real and not self.real[id(t)].is_meta for t in empty)
+
+    def shared(self, tree: Any) -> Any:
+        """A tree with the model's own tensors, to be looked at only."""
+        return tree_map(
+            lambda x: self.real[id(x)].detach() if isinstance(x, Tensor) and x.is_meta else x, tree
+        )
+
+    def remember(self, tensor: Tensor, real: Tensor) -> None:
+        """What a tensor without values stands for."""
+        self.real[id(tensor)] = real
+        self._keep[id(tensor)] = tensor
+
     def values(self, tensor: Tensor) -> Tensor:
         """Real numbers for a tensor on the meta device: a weight's own, or made up."""
         known = self.real.get(id(tensor))
         if known is not None and not known.is_meta:
-            return known.detach().clone()
+            return known.detach().to(torch.promote_types(known.dtype, tensor.dtype), copy=True)
         return self.made_up(tensor, self.device).abs_().add_(0.5)  # such as a norm of weights
 
     def norm(self, weight: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -94,25 +117,39 @@ class ShapeRecorder(Recorder):
     def run(
         self, function: Callable[..., Any], name: str, args: Any, kwargs: Any, tensors: Sequence[Tensor]
     ) -> Any:
-        if function is Tensor.device.__get__ and args[0].is_meta:  # type: ignore[attr-defined]
+        if name == "get_device" and function is not Tensor.get_device and args[0].is_meta:
             return self._stand_ins.device
         guessed = any(id(t) in self._guesses for t in tensors)
         if guessed and _reads_values(function, args, kwargs, tensors):
             raise NeedsValues(name)
         if not any(t.is_meta for t in tensors):
             out = function(*args, **kwargs)
+        elif KINDS.get(name) is Kind.LOOKUP and self._stand_ins.known(args):
+            out = tree_map(_with_a_past, function(*self._real(args), **self._real(kwargs)))
         elif self._makes_up(name, tensors):
             out, guessed = self._made_up(function, name, args, kwargs, tensors), True
         elif any(self._followed(t) for t in tensors if not t.is_meta):
-            out, guessed = function(*self._real(args), **self._real(kwargs)), True
-        elif function is torch.linalg.vector_norm and len(args) == 1 and "dim" not in kwargs:
-            out = self._stand_ins.norm(*args, kwargs.get("dtype"))
-        else:  # weights among themselves
-            out = function(*tree_map(_to_meta, args), **tree_map(_to_meta, kwargs))
+            guessed = guessed or not self._stand_ins.known((args, kwargs))
+            out = function(*self._real(args), **self._real(kwargs))
+        else:
+            out = self._of_weights(function, name, args, kwargs)
         if guessed:
             self._guess(out)
         if guessed and args and name in ("setitem", "copy"):
             self._guess(args[0])
+        return out
+
+    def _of_weights(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
+        """What is made of weights alone stays without values; parts and views of them are known."""
+        if function is torch.linalg.vector_norm and len(args) == 1 and "dim" not in kwargs:
+            return self._stand_ins.norm(*args, kwargs.get("dtype"))
+        if function in _MOVES:
+            return _in_dtype(*args, **kwargs)
+        out = function(*tree_map(_to_meta, args), **tree_map(_to_meta, kwargs))
+        if name in _VIEWS and self._stand_ins.known((args, kwargs)):
+            same = function(*self._stand_ins.shared(args), **self._stand_ins.shared(kwargs))
+            for mine, real in zip(tensors_in(out), tensors_in(same), strict=True):
+                self._stand_ins.remember(mine, real)
         return out
 
     def _left(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
@@ -136,8 +173,10 @@ class ShapeRecorder(Recorder):
         return kind in _MADE_UP
 
     def _followed(self, tensor: Tensor) -> bool:
+        if self.muted:
+            return True
         value = self.value(tensor)
-        return bool(self.muted or value.data or value.carry)
+        return bool(value.data or value.carry)
 
     def _made_up(
         self, function: Any, name: str, args: Any, kwargs: Any, tensors: Sequence[Tensor]
@@ -152,8 +191,7 @@ class ShapeRecorder(Recorder):
                 return x
             if not (x.is_floating_point() or x.is_complex()):
                 raise NeedsValues("a product that is not of floats")
-            made = self._stand_ins.made_up(x, device).requires_grad_(torch.is_grad_enabled())
-            return made.clone()  # with a past, as the result of a layer has one
+            return _with_a_past(self._stand_ins.made_up(x, device))
 
         return tree_map(leaf, shapes)
 
@@ -167,6 +205,20 @@ class ShapeRecorder(Recorder):
         if tensor.is_meta and value.data:
             raise NeedsValues("what the model computes is on the meta device")
         super().put(tensor, value)
+
+
+def _with_a_past(x: Any) -> Any:
+    """What a layer returns can be differentiated."""
+    if not isinstance(x, Tensor) or not (x.is_floating_point() or x.is_complex()):
+        return x
+    return x.detach().requires_grad_(torch.is_grad_enabled()).clone()
+
+
+def _in_dtype(weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """A weight without values has no device that it could be moved to."""
+    named = [*args, *kwargs.values()]
+    dtypes = [a.dtype if isinstance(a, Tensor) else a for a in named if isinstance(a, (Tensor, torch.dtype))]
+    return weight.to(dtypes[0]) if dtypes else weight
 
 
 def _to_meta(x: Any) -> Any:
