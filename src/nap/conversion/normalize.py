@@ -101,6 +101,8 @@ def _plan(twin: nn.Module, examples: Sequence[Example], options: Options, light:
         apply_(twin, Plan(tuple(left.placements.values())))
         if light:
             light.ground_norms_()
+        flows.clear()  # they hold all that layers returned
+        left.wants.clear()
         flows, _ = record_all(twin, examples, watching)
         left = decide(twin, flows, options)
         placements.update(left.placements)
