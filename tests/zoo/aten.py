@@ -31,7 +31,17 @@ POWERS = {
     *PRODUCTS, "mul", "div", "pow", "sqrt", "rsqrt", "reciprocal", "addcmul", "addcdiv", "norm",
     "linalg_vector_norm", "var", "var_mean", "std", "std_mean", "_cdist_forward", "hypot", "square", "cross",
 }  # fmt: skip
-QUIET = {"isnan", "isinf", "isfinite", "equal", "is_nonzero", "_local_scalar_dense", "empty_like", "zeros_like", "new_empty"}
+QUIET = {
+    "isnan",
+    "isinf",
+    "isfinite",
+    "equal",
+    "is_nonzero",
+    "_local_scalar_dense",
+    "empty_like",
+    "zeros_like",
+    "new_empty",
+}
 GUARDS = {"clamp", "clamp_min", "clamp_max", "maximum", "minimum", "nan_to_num", "where", "threshold"}
 
 Key = tuple[str, str]  # the module that was running, and the operation
@@ -168,7 +178,10 @@ class Watch(TorchDispatchMode):
     def _bends(self, func: Any, leaves: list[Any], spec: Any) -> bool:
         """Whether an operation is not affine in what was computed: tried once for each kind of call."""
         moves = [isinstance(x, Tensor) and self.trace(x).computed and _smooth(x) for x in leaves]
-        signs = ["*" if m else tuple(x.shape) if isinstance(x, Tensor) else x for x, m in zip(leaves, moves, strict=True)]
+        signs = [
+            "*" if m else tuple(x.shape) if isinstance(x, Tensor) else x
+            for x, m in zip(leaves, moves, strict=True)
+        ]
         key = f"{func} {signs}"
         if key not in self.known:
             state = torch.get_rng_state()
@@ -209,7 +222,11 @@ def _is_affine(func: Any, leaves: list[Any], spec: Any, moves: list[bool]) -> bo
 
     def at(t: float) -> list[Tensor]:
         moved = [
-            x.detach().clone() + t * s if s is not None else x.detach().clone() if isinstance(x, Tensor) else x
+            x.detach().clone() + t * s
+            if s is not None
+            else x.detach().clone()
+            if isinstance(x, Tensor)
+            else x
             for x, s in zip(leaves, steps, strict=True)
         ]
         args, kwargs = tree_unflatten(moved, spec)

@@ -175,7 +175,9 @@ def _bent(base: Pass, near: Pass, far: Pass) -> list[Key]:
             for b, n, f in triples
             if b.hidden and not (b.idle and f.idle) and _grows(b.inputs, n.inputs, f.inputs)
         ]
-    size = {key: _largest(base.bends, key) for key in {b.key for b in base.bends if b.hidden}}  # routed otherwise
+    size = {
+        key: _largest(base.bends, key) for key in {b.key for b in base.bends if b.hidden}
+    }  # routed otherwise
     return [
         key
         for key, was in size.items()
@@ -270,7 +272,9 @@ def _gradients(model: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> dict[s
     return {name: size if size is None else size / top for name, size in sizes.items()}
 
 
-def converted(model: nn.Module, args: Any, kwargs: Mapping[str, Any], **options: Any) -> tuple[nn.Module, nap.Plan]:
+def converted(
+    model: nn.Module, args: Any, kwargs: Mapping[str, Any], **options: Any
+) -> tuple[nn.Module, nap.Plan]:
     """A converted copy, and its plan."""
     twin = deepcopy(model)
     return twin, nap.normalize_(twin, args, dict(kwargs), **options)

@@ -125,12 +125,17 @@ class ShapeRecorder(Recorder):
         if not any(t.is_meta for t in tensors):
             out = function(*args, **kwargs)
         elif KINDS.get(name) is Kind.LOOKUP and self._stand_ins.known(args):
-            look = self._real if kwargs.get("max_norm") else self._stand_ins.shared  # max_norm alters the table
+            look = (
+                self._real if kwargs.get("max_norm") else self._stand_ins.shared
+            )  # max_norm alters the table
             out = tree_map(_with_a_past, function(*look(args), **look(kwargs)))
         elif self._makes_up(name, tensors):
             out, guessed = self._made_up(function, name, args, kwargs, tensors), True
         elif any(self._followed(t) for t in tensors if not t.is_meta):
-            guessed = guessed or not self._stand_ins.known((args, kwargs))
+            known = self._stand_ins.known((args, kwargs))
+            if not known and KINDS.get(name) is Kind.CONTRACT and not self.muted:
+                raise NeedsValues("a layer that mixes heads")  # the size of what it gives counts
+            guessed = guessed or not known
             out = function(*self._real(args), **self._real(kwargs))
         else:
             out = self._of_weights(function, name, args, kwargs)
@@ -179,9 +184,7 @@ class ShapeRecorder(Recorder):
         value = self.value(tensor)
         return bool(value.data or value.carry)
 
-    def _made_up(
-        self, function: Any, name: str, args: Any, kwargs: Any, tensors: Sequence[Tensor]
-    ) -> Any:
+    def _made_up(self, function: Any, name: str, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> Any:
         shapes = product_shape(name, args, kwargs)
         if shapes is None:
             shapes = function(*tree_map(_to_meta, args), **tree_map(_to_meta, kwargs))
