@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -121,7 +120,7 @@ def _false_approximations(
 
 
 def _far(trial: Trial, names: Collection[str]) -> float:
-    """How far the output is from its limit when weights grow: of 1/c where no norm cancels c, else of 1/c²."""
+    """How far the output is from its limit when weights grow: of 1/c, or where norms cancel c, of 1/c²."""
     return gap(*(trial.run(dict.fromkeys(names, c), NO_EPS).output for c in (1e5, 1e8)))
 
 
@@ -213,7 +212,7 @@ def _magnitude(tensor: Tensor, overflow: float = 0.0) -> float:
 
 
 def _powers(base: Pass, near: Pass, far: Pass) -> list[Key]:
-    """Where factors of products follow the scale, but not in proportion: squares, products with themselves."""
+    """Where factors of products follow the scale, but not in proportion: squares and the like."""
     runs = (base, near, far)
     if any([(k, t.shape) for k, t in r.factors] != [(k, t.shape) for k, t in base.factors] for r in runs):
         return []
@@ -270,11 +269,3 @@ def _gradients(model: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> dict[s
     }
     top = max((size for size in sizes.values() if size is not None), default=0.0) or 1.0
     return {name: size if size is None else size / top for name, size in sizes.items()}
-
-
-def converted(
-    model: nn.Module, args: Any, kwargs: Mapping[str, Any], **options: Any
-) -> tuple[nn.Module, nap.Plan]:
-    """A converted copy, and its plan."""
-    twin = deepcopy(model)
-    return twin, nap.normalize_(twin, args, dict(kwargs), **options)

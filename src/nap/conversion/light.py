@@ -78,6 +78,6 @@ def _liftable(model: nn.Module) -> Iterator[nn.Parameter]:
     kept = {id(p) for m in model.modules() if is_opaque(m) for p in m.parameters()}
     for parameter in model.parameters():
         plain = type(parameter) is nn.Parameter and parameter.layout is torch.strided
-        if plain and parameter.ndim >= 2 and parameter.numel() and parameter.is_floating_point():
-            if id(parameter) not in kept:
-                yield parameter
+        matrix = parameter.ndim >= 2 and parameter.numel() > 0 and parameter.is_floating_point()
+        if plain and matrix and id(parameter) not in kept:
+            yield parameter

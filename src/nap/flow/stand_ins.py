@@ -125,9 +125,8 @@ class ShapeRecorder(Recorder):
         if not any(t.is_meta for t in tensors):
             out = function(*args, **kwargs)
         elif KINDS.get(name) is Kind.LOOKUP and self._stand_ins.known(args):
-            look = (
-                self._real if kwargs.get("max_norm") else self._stand_ins.shared
-            )  # max_norm alters the table
+            alters = kwargs.get("max_norm") is not None
+            look = self._real if alters else self._stand_ins.shared
             out = tree_map(_with_a_past, function(*look(args), **look(kwargs)))
         elif self._makes_up(name, tensors):
             out, guessed = self._made_up(function, name, args, kwargs, tensors), True

@@ -79,7 +79,7 @@ class Norm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Scale 1 and offset 0, as PyTorch's norms have it: after `to_empty` of a model on the meta device."""
+        """Scale 1 and offset 0, as PyTorch's norms have it: for a model that comes off the meta device."""
         for part, value in ((self.weight, 1.0), (self.bias, 0.0)):
             if part is not None:
                 nn.init.constant_(part, value)
