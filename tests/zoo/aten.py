@@ -42,6 +42,7 @@ QUIET = {
     "zeros_like",
     "new_empty",
 }
+FILLS = {"exponential", "normal", "uniform", "bernoulli", "random", "geometric", "cauchy", "zero", "fill"}
 GUARDS = {"clamp", "clamp_min", "clamp_max", "maximum", "minimum", "nan_to_num", "where", "threshold"}
 
 Key = tuple[str, str]  # the module that was running, and the operation
@@ -115,10 +116,16 @@ class Watch(TorchDispatchMode):
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         traces = [self.trace(t) for t in tensors]
         made = [t for t, trace in zip(tensors, traces, strict=True) if trace.computed and _smooth(t)]
-        bends = bool(made) and base not in POWERS | NORMS | QUIET and self._bends(func, leaves, spec)
+        fresh = base.endswith("_like") or base.startswith("new_") or (base in FILLS and len(tensors) == 1)
+        bends = (
+            bool(made)
+            and not fresh
+            and base not in POWERS | NORMS | QUIET
+            and self._bends(func, leaves, spec)
+        )
         before = [_bent_part(base, args, t) for t in made] if bends else []
         result = func(*args, **kwargs)
-        trace = self._after(base, tensors, traces)
+        trace = NOTHING if fresh else self._after(base, tensors, traces)
         if bends:
             main = result[0] if isinstance(result, (tuple, list)) else result
             idle = base in GUARDS and any(_same(main, t) for t in before)

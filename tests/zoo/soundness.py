@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 import nap
 from nap.weights import Role, WeightTable
@@ -20,7 +21,7 @@ from nap.weights import Role, WeightTable
 from .aten import Bend, Key, Pass, watch
 from .checks import gap
 from .double import double_run
-from .oracle import awake, in_double
+from .oracle import awake
 
 EXACT = 1e-9
 SMALL, LARGE = 1e6, 1e8
@@ -47,23 +48,46 @@ def unsound(
     ]
 
 
+def doubled(tree: Any) -> Any:
+    """A copy of arguments in float64, and of objects that hold tensors."""
+
+    def leaf(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return x.double() if x.is_floating_point() else x.to(torch.complex128) if x.is_complex() else x
+        if hasattr(x, "__dict__") and not callable(x):
+            x = copy(x)
+            x.__dict__.update({key: doubled(value) for key, value in vars(x).items()})
+        return x
+
+    return tree_map(leaf, tree)
+
+
 class Trial:
     """A copy of a model in float64, to scale weights of."""
 
     def __init__(self, model: nn.Module, args: Any, kwargs: Mapping[str, Any], batch_statistics: bool):
         self.model = awake(model)
-        self.args, self.kwargs = in_double(args, dict(kwargs))
+        self.args, self.kwargs = doubled((args, dict(kwargs)))
         for module in self.model.modules():
             norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
             module.train(batch_statistics and norm)
         self.parameters = dict(self.model.named_parameters())
         self.known: dict[str, bool] = {}
+        self._names: tuple[str, ...] = ()
+        self._grown: tuple[Pass, ...] = ()
         self.base = self.run({})
         self.weights = {n for n in self.base.acting if self.parameters[n].ndim >= 2}
 
     def run(self, factors: Mapping[str, float], eps: float | None = None) -> Pass:
         with self._scaled(factors):
             return watch(self.model, self.args, self.kwargs, self.known, eps=eps)
+
+    def grown(self, names: tuple[str, ...]) -> tuple[Pass, ...]:
+        """Forwards with weights that are much larger, and larger still."""
+        if names != self._names:  # of the last ones that were asked for
+            self._names = names
+            self._grown = tuple(self.run(dict.fromkeys(names, c)) for c in (SMALL, LARGE))
+        return self._grown
 
     @contextmanager
     def _scaled(self, factors: Mapping[str, float]) -> Iterator[None]:
@@ -144,29 +168,27 @@ def _seen_scales(trial: Trial, table: WeightTable, named: Collection[str]) -> It
     settled = (Role.SCALE_INVARIANT, Role.NORMALISED, Role.UNNORMALISED)
     known = {n for n in trial.weights if table[n].role is Role.UNNORMALISED or _is_named(n, named)}
     open_ = sorted(n for n in trial.weights - known if table[n].role not in settled)
-    if not open_:
-        return
-    together = [trial.run(dict.fromkeys(open_, c)) for c in (SMALL, LARGE)]
-    if not (_bent(trial.base, *together) or _powers(trial.base, *together)):
-        return
-    excused = {key for name in sorted(known) for key in _bent(trial.base, *_two(trial, name))}
-    for name in open_:
-        near, far = _two(trial, name)
-        where = [key for key in _bent(trial.base, near, far) if key not in excused]
+    roles = [[n for n in open_ if table[n].role is role] for role in Role]
+    suspects = [name for names in roles if names and _grow_together(trial, names) for name in names]
+    excused = {key for name in sorted(known if suspects else ()) for key in _bent(trial, name)}
+    for name in suspects:
+        where = [key for key in _bent(trial, name) if key not in excused]
         if table[name].role is Role.EMBEDDING:
             where = [key for key in where if "softmax" not in key[1]]
         if where:
             yield f"{name} ({table[name].role}) is seen by {_places(where)}"
-        elif where := _powers(trial.base, near, far):
+        elif where := _powers(trial, name):
             yield f"{name} ({table[name].role}) enters {_places(where)} as a power or product"
 
 
-def _two(trial: Trial, name: str) -> tuple[Pass, Pass]:
-    return trial.run({name: SMALL}), trial.run({name: LARGE})
+def _grow_together(trial: Trial, names: Collection[str]) -> bool:
+    """Whether anything shows when all are scaled at once: mostly nothing does."""
+    return bool(_bent(trial, *names) or _powers(trial, *names))
 
 
-def _bent(base: Pass, near: Pass, far: Pass) -> list[Key]:
+def _bent(trial: Trial, *names: str) -> list[Key]:
     """The hidden nonlinearities whose input follows the scale."""
+    base, near, far = trial.base, *trial.grown(names)
     if _keys(base.bends) == _keys(far.bends) == _keys(near.bends):
         triples = list(zip(base.bends, near.bends, far.bends, strict=True))
         return [
@@ -211,9 +233,9 @@ def _magnitude(tensor: Tensor, overflow: float = 0.0) -> float:
     return float(torch.where(size < MASK, size, overflow).max())
 
 
-def _powers(base: Pass, near: Pass, far: Pass) -> list[Key]:
+def _powers(trial: Trial, *names: str) -> list[Key]:
     """Where factors of products follow the scale, but not in proportion: squares and the like."""
-    runs = (base, near, far)
+    runs = base, near, far = trial.base, *trial.grown(names)
     if any([(k, t.shape) for k, t in r.factors] != [(k, t.shape) for k, t in base.factors] for r in runs):
         return []
     found = []
@@ -242,6 +264,8 @@ def lost_gradients(original: nn.Module, model: nn.Module, args: Any, kwargs: Map
     before, after = (_gradients(net, args, kwargs) for net in (original, model))
     found = []
     for name, size in after.items():
+        if name not in before and all(not size for size in _near(name, before)):
+            continue  # a norm behind a layer that gets none either
         if before.get(name, 1.0) is not None and size is None:
             found.append(f"{name} has no gradient")
         elif size is not None and 0 < size < NOISE and not 0 < (before.get(name, 1.0) or 1.0) < NOISE:
@@ -249,10 +273,16 @@ def lost_gradients(original: nn.Module, model: nn.Module, args: Any, kwargs: Map
     return found
 
 
+def _near(name: str, sizes: Mapping[str, float | None]) -> list[float | None]:
+    """What is known of the parameters of the module that a norm hangs on."""
+    carrier = name.partition("nap_norm")[0]
+    return [size for other, size in sizes.items() if other.startswith(carrier)]
+
+
 def _gradients(model: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> dict[str, float | None]:
     """The size of each parameter's gradient times that of the parameter; None for no gradient at all."""
     twin = awake(model).train()
-    args, kwargs = in_double(args, dict(kwargs))
+    args, kwargs = doubled((args, dict(kwargs)))
     with double_run():
         leaves = [t for t in tree_leaves(twin(*args, **kwargs)) if isinstance(t, Tensor) and t.requires_grad]
         generator = torch.Generator().manual_seed(2)

@@ -48,6 +48,11 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
     except LayoutError as fault:
         reason = f"its queries, keys or gates are laid out in a way not known: {fault}"
         return decision.refuse(site, reason, "split it")
+    if use.output.is_complex():
+        reason = (
+            f"it {next(iter(want.reasons))} with complex numbers, which norms of real features do not take"
+        )
+        return decision.refuse(site, reason, "normalise its real and imaginary parts side by side")
     layout = layout_of(options, use.axis, 0 if parts else use.spatial)
     together = [s.head or s.length * periods for s in parts if s.name] or [width]
     if (use.output[0].numel() if layout == "sample" else min(together)) == 1:

@@ -31,6 +31,10 @@ def examples_of(args: Any, kwargs: Mapping[str, Any] | None) -> list[Example]:
     return [(row, dict(kwargs or {})) for row in rows]
 
 
+class Unfollowed(Exception):
+    """A forward that fails only where it is recorded."""
+
+
 class _DetachedCopies(TorchFunctionMode):
     """Lets a model be copied that still holds results of an earlier forward."""
 
@@ -102,8 +106,18 @@ def _run(
     def own(x: Any) -> Any:
         return _widened(x.detach().clone()) if isinstance(x, Tensor) else x
 
+    def inputs() -> tuple[Any, Any]:
+        return tree_map(own, args), tree_map(own, dict(kwargs))
+
     with fixed_randomness(twin), explained(twin):
-        return record(twin, tree_map(own, args), tree_map(own, dict(kwargs)), watching)
+        try:
+            return record(twin, *inputs(), watching)
+        except RuntimeError as error:
+            if watching is not None:
+                raise
+            plain, named = inputs()
+            twin(*plain, **named)  # a fault of the model itself is raised here
+            raise Unfollowed(error) from error
 
 
 @contextmanager
@@ -112,6 +126,11 @@ def explained(model: nn.Module) -> Iterator[None]:
     kind = type(model).__name__
     try:
         yield
+    except Unfollowed as fault:
+        raise ValueError(
+            f"{kind} runs on the example inputs, but not while it is followed ({fault}). If its forward "
+            "takes derivatives of a part of it, convert that part alone: nap.normalize_(model.part, inputs)"
+        ) from fault
     except NotImplementedError as error:
         raise ValueError(
             f"{kind} cannot be called ({error}); "

@@ -119,5 +119,5 @@ def _locate(rec: Recorder, meeting: Meeting, carry: Carry, tensor: Tensor, tempe
 def _temperature(product: Tensor, logits: Tensor) -> float:
     """The factor that the logits have on top of the bare q·k product, from one gradient."""
     gradient = pulled_back(logits, product, torch.ones_like(logits))
-    touched = [] if gradient is None else gradient[gradient != 0].abs()
+    touched = product.new_empty(0) if gradient is None else gradient[gradient != 0].abs()
     return float(touched.median()) if len(touched) else 1.0

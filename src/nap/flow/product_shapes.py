@@ -33,7 +33,7 @@ def product_shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     if name == "addmm" and len(args) == 3 and isinstance(args[2], Tensor):
         return _empty((args[1].shape[0], args[2].shape[1]), args[1])
     if name in _CONVOLUTIONS:
-        return _convolved(_CONVOLUTIONS[name], *args[:2], _options(args, kwargs))
+        return _convolved(_CONVOLUTIONS[name], args[0], args[1], _options(args, kwargs))
     return None
 
 

@@ -147,7 +147,7 @@ class ShapeRecorder(Recorder):
     def _of_weights(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
         """What is made of weights alone stays without values; parts and views of them are known."""
         if function is torch.linalg.vector_norm and len(args) == 1 and "dim" not in kwargs:
-            return self._stand_ins.norm(*args, kwargs.get("dtype"))
+            return self._stand_ins.norm(args[0], kwargs.get("dtype"))
         if function in _MOVES:
             return _in_dtype(*args, **kwargs)
         out = function(*tree_map(_to_meta, args), **tree_map(_to_meta, kwargs))
