@@ -39,7 +39,7 @@ UNFAMILIAR = [
 PUBLIC = [*huggingface.ENTRIES, *huggingface_more.ENTRIES, *huggingface_senses.ENTRIES]
 ENTRIES = [
     *UNFAMILIAR,
-    *handmade.ENTRIES,
+    *handmade.ENTRIES[::2],
     *stable_baselines.ENTRIES,
     *PUBLIC[::20],
 ]  # all of them: benchmarks/zoo.py

@@ -196,9 +196,8 @@ def _bent(trial: Trial, *names: str) -> list[Key]:
             for b, n, f in triples
             if b.hidden and not (b.idle and f.idle) and _grows(b.inputs, n.inputs, f.inputs)
         ]
-    size = {
-        key: _largest(base.bends, key) for key in {b.key for b in base.bends if b.hidden}
-    }  # routed otherwise
+    hidden = {b.key for b in base.bends if b.hidden}  # scaled, the model takes other ways
+    size = {key: _largest(base.bends, key) for key in hidden}
     return [
         key
         for key, was in size.items()
