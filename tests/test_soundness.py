@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nap
-from nap.weights import WeightTable
+from nap.weights import PLAN_ATTRIBUTE, WeightTable
 from zoo import (
     handmade,
     huggingface,
@@ -63,7 +63,7 @@ def test_right_or_refused(entry: Entry):
         assert re.search(entry.refusal, refusal, re.IGNORECASE)
         return
     keep = entry.options.get("batch_norm") == "keep"
-    plan = model._nap_plan
+    plan = vars(model)[PLAN_ATTRIBUTE]
     assert unsound(model, plan, args, kwargs, batch_statistics=keep) == []
     assert lost_gradients(entry.build()[0], model, args, kwargs) == []
     with torch.no_grad():
@@ -134,7 +134,7 @@ def test_what_is_linear_or_a_norm_is_not(straight):
     assert unsound(model, nap.Plan(weights=nap.weight_groups(model)), (X,), {}) == []
 
 
-def converted() -> tuple[nn.Module, nap.Plan]:
+def converted() -> tuple[nn.Sequential, nap.Plan]:
     torch.manual_seed(0)
     net = mlp(6, 8, 3)
     return net, nap.normalize_(net, X)

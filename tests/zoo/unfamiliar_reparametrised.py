@@ -98,6 +98,8 @@ def decision_transformer():
 @FAMILY.entry("made")
 def made():
     class ML(nn.Linear):
+        mask: torch.Tensor
+
         def __init__(self, i, o, m):
             super().__init__(i, o)
             self.register_buffer("mask", m)

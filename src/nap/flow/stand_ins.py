@@ -174,7 +174,7 @@ class ShapeRecorder(Recorder):
     def _makes_up(self, name: str, tensors: Sequence[Tensor]) -> bool:
         kind = KINDS.get(name)
         if kind is Kind.CONTRACT:  # heads that talk: their gradients go through the product
-            return self.muted or not any(c.product for t in tensors for c in self.value(t).carry)
+            return bool(self.muted) or not any(c.product for t in tensors for c in self.value(t).carry)
         return kind in _MADE_UP
 
     def _followed(self, tensor: Tensor) -> bool:
