@@ -2,8 +2,8 @@
 
     python benchmarks/planning.py --repeats 3
 
-A plan runs the model a few times (before and after conversion, on a copy), so a handful of forwards
-is the least it can cost.
+A plan runs the model a few times (before and after conversion, on a copy). Of large models the products
+with weights are left out, unless their values are needed.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ NETS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "ResNet-18": resnet_18,
     "ViT-S/16": lambda: (VisionTransformer(), torch.randn(2, 3, 224, 224)),
     "GPT-2 small": lambda: (LanguageModel(), torch.randint(50257, (2, 64))),
+    "GPT 1.1B": lambda: (LanguageModel(2048, 20, 32, 32000), torch.randint(32000, (2, 64))),
 }
 
 

@@ -212,10 +212,9 @@ class Unfolded(nn.Module):
         return self.head(self.act(self.folded(x)[0]))
 
 
-@pytest.mark.parametrize("model", [nn.Sequential(nn.LazyLinear(4), nn.ReLU()), mlp().to("meta")])
-def test_a_model_without_values_cannot_be_planned(model):
-    with pytest.raises(ValueError, match=r"0\.weight has no values yet"):
-        nap.plan(model, torch.randn(2, 8))
+def test_a_model_without_shapes_cannot_be_planned():
+    with pytest.raises(ValueError, match=r"0\.weight has no shape yet"):
+        nap.plan(nn.Sequential(nn.LazyLinear(4), nn.ReLU()), torch.randn(2, 8))
 
 
 def test_a_norm_on_an_activation_lives_where_the_model_lives():

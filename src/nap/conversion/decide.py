@@ -8,7 +8,16 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from nap.conversion.needs import Decision, Want, gather, layout_of, leave_one_feature, members_of, parts_of
+from nap.conversion.needs import (
+    Decision,
+    Want,
+    gather,
+    has_direction,
+    layout_of,
+    leave_one_feature,
+    members_of,
+    parts_of,
+)
 from nap.conversion.placement import Options, Placement
 from nap.conversion.products import place_product
 from nap.conversion.reach import note_unreached
@@ -53,13 +62,18 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
     except LayoutError as fault:
         reason = f"its queries, keys or gates are laid out in a way not known: {fault}"
         return decision.refuse(site, reason, "split it")
+    if use.output.is_complex():
+        reason = (
+            f"it {next(iter(want.reasons))} with complex numbers, which norms of real features do not take"
+        )
+        return decision.refuse(site, reason, "normalise its real and imaginary parts side by side")
     layout = layout_of(options, use.axis, 0 if parts else use.spatial)
     together = [s.head or s.length * periods for s in parts if s.name] or [width]
     if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
         return leave_one_feature(decision, site, next(iter(want.reasons)))
     names = _own_parameters(decision.model, module)
     weights = tuple(dict.fromkeys(_attribute(names[n]) for n in sorted(use.sources) if n in names))
-    if weights and not any(_tensor(module, path).any() for path in weights):
+    if weights and not any(has_direction(_tensor(module, path)) for path in weights):
         name = f"{site}.{weights[0]}".lstrip(".")
         return decision.refuse(name, "it is all zeros, so it has no direction to keep", "initialise it")
     biases = sorted({names[n] for flow in flows for n in flow.added if n in names})

@@ -253,7 +253,7 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
         return False
     others = any(c.key != carry.key and c.product == carry.product for c in meeting.carry)
     weights = [decision.model.get_parameter(name) for name in use.sources]
-    correction = bool(use.joined) or not any(weight.any() for weight in weights)
+    correction = bool(use.joined) or not any(map(has_direction, weights))
     if others and correction:
         return False
     below = f"{carry.site}.".lstrip(".")
@@ -263,6 +263,11 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
     ):
         return False
     return carrier_of(decision.model, carry.site, use.sources) is not None
+
+
+def has_direction(weight: torch.Tensor) -> bool:
+    """Whether a weight is not all zeros; those that are never stand on the meta device in a trial copy."""
+    return weight.is_meta or bool(weight.any())
 
 
 def carrier_of(model: nn.Module, site: str, sources: frozenset[str]) -> tuple[str, tuple[str, ...]] | None:

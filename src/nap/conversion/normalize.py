@@ -13,11 +13,12 @@ from torch.nn.parameter import is_lazy
 
 from nap.conversion.decide import decide
 from nap.conversion.gains import place_gains
+from nap.conversion.light import Light, is_large, light_copy
 from nap.conversion.needs import Decision
 from nap.conversion.placement import LISTS, Options, Placement, Plan, Problem
 from nap.conversion.roles import roles
 from nap.conversion.surgery import apply_
-from nap.conversion.trial import examples_of, record_all, trial_copy
+from nap.conversion.trial import Example, examples_of, record_all, trial_copy
 from nap.flow.record import Flow
 from nap.flow.told import Part, Told, name_of, names_of
 from nap.norms.compiling import guard_hooks
@@ -100,14 +101,28 @@ def plan_with(
     model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, options: Options, *, again: bool = False
 ) -> Plan:
     """The plan by these options; `again`: of a converted model, where what was accepted may be gone."""
-    told = Told(frozenset(options.activations), frozenset(options.linear))
     _check_model(model, options)
-    twin, examples = trial_copy(model), examples_of(args, kwargs)
-    flows, notes = record_all(twin, examples, told)
+    examples = examples_of(args, kwargs)
+    if is_large(model):
+        try:
+            light = light_copy(model)
+            return _plan(light.twin, examples, options, again, light)
+        except Exception as reason:  # whatever cannot be done without the weights' values
+            _check_values(model, reason)
+    return _plan(trial_copy(model), examples, options, again)
+
+
+def _plan(
+    twin: nn.Module, examples: Sequence[Example], options: Options, again: bool, light: Light | None = None
+) -> Plan:
+    """What is to be done to a trial copy; it is converted on the way."""
+    told = Told(frozenset(options.activations), frozenset(options.linear))
+    watching = light.watching if light else None
+    flows, notes = record_all(twin, examples, told, watching)
     decision = decide(twin, flows, options)
     if not again:
-        _check_allow(model, decision)
-        _check_told(model, told, flows)
+        _check_allow(twin, decision)
+        _check_told(twin, told, flows)
     placements = dict(decision.placements)
     problems = dict(decision.problems)
     left, gain_placements = decision, list[Placement]()
@@ -115,7 +130,12 @@ def plan_with(
         if problems or not left.placements:
             break
         apply_(twin, Plan(tuple(left.placements.values())))
-        flows, _ = record_all(twin, examples, told)
+        if light:
+            light.ground_norms_()
+        flows.clear()  # they hold all that layers returned
+        left.wants.clear()
+        left.products.clear()
+        flows, _ = record_all(twin, examples, told, watching)
         left = decide(twin, flows, options)
         problems.update(_unsettled({k: p for k, p in left.placements.items() if k in placements}))
         placements.update(left.placements)
@@ -125,7 +145,7 @@ def plan_with(
     if options.gains != "none" and not problems:
         gain_placements, more = place_gains(twin, flows, roles(twin, flows), options)
         apply_(twin, Plan(tuple(gain_placements)))
-        flows, _ = record_all(twin, examples, told)
+        flows, _ = record_all(twin, examples, told, watching)
         notes |= {note.name: note for note in more}
     order = {name: i for i, (name, _) in enumerate(twin.named_modules())}
     return Plan(
@@ -182,10 +202,9 @@ def _check_model(model: nn.Module, options: Options) -> None:
                 + (f", or say what it is with activations=[{name!r}] or linear=[{name!r}]" if name else "")
             )
     for name, parameter in model.named_parameters():
-        if is_lazy(parameter) or parameter.is_meta:
+        if is_lazy(parameter):
             raise ValueError(
-                f"{name} has no values yet, and planning runs the model; give it values first "
-                "(call a lazy model once, move one off the meta device with to_empty and initialise it)"
+                f"{name} has no shape yet, and planning runs the model; call the model once before"
             )
     names = {name for name, _ in model.named_modules()}
     for name in options.exclude:
@@ -193,6 +212,16 @@ def _check_model(model: nn.Module, options: Options) -> None:
             raise ValueError(
                 f"exclude names {name!r}, which is no module of the model{_nearest(name, names)}"
             )
+
+
+def _check_values(model: nn.Module, reason: Exception) -> None:
+    """Raises for a model on the meta device that cannot be planned there."""
+    name = next((name for name, parameter in model.named_parameters() if parameter.is_meta), None)
+    if name is not None:
+        raise ValueError(
+            f"{name} has no values yet, and planning this model needs them ({reason}); "
+            "move it off the meta device with to_empty and initialise it"
+        ) from reason
 
 
 def _check_allow(model: nn.Module, decision: Decision) -> None:

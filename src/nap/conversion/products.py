@@ -13,6 +13,7 @@ from nap.conversion.needs import (
     ProductKey,
     Want,
     carrier_of,
+    has_direction,
     layout_of,
     leave_one_feature,
     members_of,
@@ -34,7 +35,7 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
     (carrier, paths), name = found, min(sources)
     if (why := _otherwise_used(key, want, flows)) is not None:
         return decision.refuse(name, why, "make the layer a module of its own and call it")
-    if not any(model.get_parameter(source).any() for source in sources):
+    if not any(has_direction(model.get_parameter(source)) for source in sources):
         return decision.refuse(name, "it is all zeros, so it has no direction to keep", "initialise it")
     width = use.output.shape[use.axis]
     try:

@@ -105,6 +105,12 @@ def check(model: nn.Module, plan: Plan) -> None:
 
 def _insert_(module: nn.Module, placement: Placement, undo: list[Undo], like: torch.Tensor) -> None:
     undo.append(_restore(module))
+    frozen = [path for path in placement.zero if module.get_parameter(path).is_meta]
+    if frozen:
+        raise ValueError(
+            f"{placement.module}: its {', '.join(frozen)} must stay zero, and has no values yet; "
+            "move the model off the meta device with to_empty and initialise it before"
+        )
     if placement.action == "normalise attention":
         assert isinstance(module, nn.MultiheadAttention)
         if module.in_proj_bias is not None:

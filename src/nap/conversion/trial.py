@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,9 +15,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from nap.conversion.placement import Note
 from nap.flow.eager import as_written
 from nap.flow.record import Flow
-from nap.flow.recorder import record
+from nap.flow.recorder import Recorder, record
 from nap.flow.told import NOTHING, Told
 
+Watching = Callable[[nn.Module, Told], Recorder]  # what records a forward of a model
 Example = tuple[tuple[Any, ...], Mapping[str, Any]]  # positional and named inputs
 
 
@@ -33,6 +34,10 @@ def examples_of(args: Any, kwargs: Mapping[str, Any] | None) -> list[Example]:
     return [((), {**named, **row}) if several and isinstance(row, dict) else (row, named) for row in rows]
 
 
+class Unfollowed(Exception):
+    """A forward that fails only where it is recorded."""
+
+
 class _DetachedCopies(TorchFunctionMode):
     """Lets a model be copied that still holds results of an earlier forward."""
 
@@ -42,17 +47,24 @@ class _DetachedCopies(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def detached_copy(model: nn.Module) -> nn.Module:
-    """A copy of `model` in eval mode, even if it holds tensors that are part of a graph."""
+def detached_copy(model: nn.Module, instead: Mapping[int, Any] | None = None) -> nn.Module:
+    """A copy of `model` in eval mode, even if it holds tensors that are part of a graph.
+
+    `instead`: what takes the place of some of its parts, by their ids.
+    """
     held = (leaf for module in model.modules() for leaf in tree_leaves(list(vars(module).values())))
     scripted = {id(leaf): leaf for leaf in held if isinstance(leaf, torch.jit.ScriptFunction)}
-    with _DetachedCopies():
-        return copy.deepcopy(model, dict(scripted)).eval()  # such functions cannot be copied
+    with _DetachedCopies():  # scripted functions cannot be copied
+        return copy.deepcopy(model, {**scripted, **(instead or {})}).eval()
 
 
 def trial_copy(model: nn.Module) -> nn.Module:
     """A copy whose gradients can be read off: all of it trainable, in float32 or better, no zero gains."""
-    twin = detached_copy(model)
+    return wake_(detached_copy(model))
+
+
+def wake_(twin: nn.Module) -> nn.Module:
+    """Makes a copy into a trial copy."""
     generator = torch.Generator().manual_seed(0)
     for parameter in twin.parameters():
         if not parameter.is_floating_point():
@@ -77,16 +89,16 @@ def _widened(x: Any) -> Any:
 
 
 def record_all(
-    twin: nn.Module, examples: Sequence[Example], told: Told = NOTHING
+    twin: nn.Module, examples: Sequence[Example], told: Told = NOTHING, watching: Watching | None = None
 ) -> tuple[list[Flow], dict[str, Note]]:
     """The eval forward of each example; and the train forward where some parameters are used only there."""
-    flows = [_run(twin.eval(), *example, told) for example in examples]
+    flows = [_run(twin.eval(), *example, told, watching) for example in examples]
     seen = set().union(*(flow.seen for flow in flows))
     unused = [name for name, _ in twin.named_parameters() if name not in seen]
     if not unused:
         return flows, {}
     try:
-        flows += [_run(twin.train(), *example, told) for example in examples]
+        flows += [_run(twin.train(), *example, told, watching) for example in examples]
     except Exception as reason:  # e.g. BatchNorm on one value per channel: the eval forward stands alone
         why = f"unused in eval mode, and the forward in train mode fails: {reason}"
         return flows, {name: Note(name, why) for name in unused}
@@ -95,12 +107,24 @@ def record_all(
     return flows, {}
 
 
-def _run(twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], told: Told) -> Flow:
+def _run(
+    twin: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], told: Told, watching: Watching | None
+) -> Flow:
     def own(x: Any) -> Any:
         return _widened(x.detach().clone()) if isinstance(x, Tensor) else x
 
+    def inputs() -> tuple[Any, Any]:
+        return tree_map(own, args), tree_map(own, dict(kwargs))
+
     with fixed_randomness(twin), explained(twin), as_written():
-        return record(twin, tree_map(own, args), tree_map(own, dict(kwargs)), told)
+        try:
+            return record(twin, *inputs(), told, watching)
+        except RuntimeError as error:
+            if watching is not None:
+                raise
+            plain, named = inputs()
+            twin(*plain, **named)  # a fault of the model itself is raised here
+            raise Unfollowed(error) from error
 
 
 @contextmanager
@@ -109,6 +133,11 @@ def explained(model: nn.Module) -> Iterator[None]:
     kind = type(model).__name__
     try:
         yield
+    except Unfollowed as fault:
+        raise ValueError(
+            f"{kind} runs on the example inputs, but not while it is followed ({fault}). If its forward "
+            "takes derivatives of a part of it, convert that part alone: nap.normalize_(model.part, inputs)"
+        ) from fault
     except NotImplementedError as error:
         raise ValueError(
             f"{kind} cannot be called ({error}); "

@@ -135,7 +135,18 @@ def _features_last(gradient: Tensor, axis: int) -> Tensor:
 def _gradient(place: Tensor, output: Tensor, weights: Tensor) -> Tensor:
     if not place.requires_grad:
         raise LayoutError(_CUT)
-    (gradient,) = torch.autograd.grad(place, output, weights, retain_graph=True, allow_unused=True)
+    gradient = pulled_back(place, output, weights)
     if gradient is None:
         raise LayoutError(_CUT)
+    return gradient
+
+
+def pulled_back(place: Tensor, output: Tensor, weights: Tensor) -> Tensor | None:
+    """The gradient of Σ weights·place in `output`; None where nothing leads there."""
+    if place.is_complex():
+        (gradient,) = torch.autograd.grad(place, output, weights, retain_graph=True, allow_unused=True)
+    else:  # of a number: given weights, torch imports sympy to compare shapes, which takes longer than a plan
+        with torch.enable_grad():
+            total = (place * weights).sum()
+        (gradient,) = torch.autograd.grad(total, output, retain_graph=True, allow_unused=True)
     return gradient

@@ -13,7 +13,7 @@ from nap.flow import homogeneity
 from nap.flow.call import Call, Follow
 from nap.flow.contraction import open_product
 from nap.flow.curves import Place, curves_of, place_of
-from nap.flow.layout import LayoutError, head_groups, reached_features
+from nap.flow.layout import LayoutError, head_groups, pulled_back, reached_features
 from nap.flow.operations import Kind
 from nap.flow.record import Meeting
 from nap.flow.values import NO_CARRY, Carry, Value, merge, sum_degrees
@@ -167,7 +167,6 @@ def _reached(tensors: Sequence[Tensor], output: Tensor, axis: int) -> frozenset[
 
 def _temperature(product: Tensor, logits: Tensor) -> float:
     """The factor that the logits have on top of the bare q·k product, from one gradient."""
-    ones = torch.ones_like(logits)
-    (gradient,) = torch.autograd.grad(logits, product, ones, retain_graph=True, allow_unused=True)
-    touched = [] if gradient is None else gradient[gradient != 0].abs()
+    gradient = pulled_back(logits, product, torch.ones_like(logits))
+    touched = product.new_empty(0) if gradient is None else gradient[gradient != 0].abs()
     return float(touched.median()) if len(touched) else 1.0

@@ -33,9 +33,15 @@ from nap.norms.norm import CHILD, FusedNorm
 from nap.norms.products import norm_on_product
 
 
-def record(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], told: Told = NOTHING) -> Flow:
+def record(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    told: Told = NOTHING,
+    watching: Callable[[nn.Module, Told], Recorder] | None = None,
+) -> Flow:
     """The record of `model(*args, **kwargs)`. The model is left as it was, but for RNG-free state."""
-    with Recorder(model, told) as recorder:
+    with (watching or Recorder)(model, told) as recorder:
         with torch._C.DisableTorchFunction():
             recorder.inputs((args, kwargs))
         output = model(*args, **kwargs)
@@ -191,9 +197,9 @@ class Recorder(TorchFunctionMode):
 
     def call(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Calls a function, and gives its results their values."""
-        if self.muted:
-            return func(*args, **kwargs)
         tensors = list(tensors_in((args, kwargs)))
+        if self.muted:
+            return self.run(func, name, args, kwargs, tensors)
         operands = [self.value(t) for t in tensors]
         self.flow.seen.update(name for v in operands if not v.data for name in v.sources)
         self.cut, self.made = False, None
@@ -204,7 +210,7 @@ class Recorder(TorchFunctionMode):
         outcome = effects.follow(call)
         if self.cut and not _in_place(func, args, kwargs):
             args, kwargs = self._cut((args, kwargs))
-        out = func(*args, **kwargs)
+        out = self.run(func, name, args, kwargs, tensors)
         results = list(tensors_in(out))
         if name in ("setitem", "copy", "set_data") and not results:
             results = [args[0]]
@@ -230,6 +236,10 @@ class Recorder(TorchFunctionMode):
         clone = product.clone()
         self.put(clone, value)
         return clone
+
+    def run(self, func: Any, name: str, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> Any:
+        """What the function returns; `tensors` are those that it was given, before any was cut."""
+        return func(*args, **kwargs)
 
     def _cut(self, tree: Any) -> Any:
         """Data ends here for gradients, so that they run along what is carried and nothing else."""

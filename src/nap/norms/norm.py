@@ -81,9 +81,16 @@ class Norm(nn.Module):
         self.eps = EPS if eps == "relative" else float(eps)
         self.gain = gain
         self.before_batch_norm = before_batch_norm
-        ones = torch.ones(width, device=device, dtype=dtype)
-        self.weight = nn.Parameter(ones) if scale else None
-        self.bias = nn.Parameter(torch.zeros_like(ones)) if offset else None
+        where: Any = {"device": device, "dtype": dtype}
+        self.weight = nn.Parameter(torch.empty(width, **where)) if scale else None
+        self.bias = nn.Parameter(torch.empty(width, **where)) if offset else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Scale 1 and offset 0, as PyTorch's norms have it: for a model that comes off the meta device."""
+        for part, value in ((self.weight, 1.0), (self.bias, 0.0)):
+            if part is not None:
+                nn.init.constant_(part, value)
 
     def forward(self, y: Tensor, *weights: Tensor, scale: Tensor | None = None) -> Tensor:
         """The norm of `y`, the result of `weights`; or of weights whose `row_rms` is known already."""
