@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from nap.conversion.decide import decide
 from nap.conversion.needs import Decision
-from nap.conversion.placement import Options, Plan, Problem
+from nap.conversion.placement import Options, Placement, Plan, Problem
 from nap.conversion.roles import roles
 from nap.conversion.surgery import apply_
 from nap.conversion.trial import examples_of, record_all, trial_copy
@@ -79,13 +79,25 @@ def plan(
 
 
 def plan_with(
-    model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, options: Options, *, again: bool = False
+    model: nn.Module,
+    args: Any,
+    kwargs: Mapping[str, Any] | None,
+    options: Options,
+    *,
+    again: bool = False,
+    untracked: frozenset[str] = frozenset(),
 ) -> Plan:
-    """The plan by these options; `again`: of a converted model, where what was accepted may be gone."""
+    """The plan by these options.
+
+    Args:
+        again: of a converted model, where what was accepted may be gone.
+        untracked: products whose norm did not see them when this was tried before, since what is made of
+            their weights comes from outside of the forward: the norm must go elsewhere.
+    """
     _check_model(model, options)
     twin, examples = trial_copy(model), examples_of(args, kwargs)
     flows, notes = record_all(twin, examples)
-    decision = decide(twin, flows, options)
+    decision = decide(twin, flows, options, untracked)
     if not again:
         _check_allow(model, decision)
     placements = dict(decision.placements)
@@ -96,7 +108,9 @@ def plan_with(
             break
         apply_(twin, Plan(tuple(left.placements.values())))
         flows, _ = record_all(twin, examples)
-        left = decide(twin, flows, options)
+        left = decide(twin, flows, options, untracked)
+        if missed := _products(left.placements) & _products(placements):
+            return plan_with(model, args, kwargs, options, again=again, untracked=untracked | missed)
         placements.update(left.placements)
         problems.update(left.problems)
     else:
@@ -179,6 +193,10 @@ def _check_allow(model: nn.Module, decision: Decision) -> None:
 def _nearest(name: str, names: Iterable[str]) -> str:
     close = get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _products(placements: Mapping[str, Placement]) -> frozenset[str]:
+    return frozenset(name for name, p in placements.items() if p.action == "normalise product")
 
 
 def _unsettled(left: Decision) -> dict[str, Problem]:
