@@ -24,11 +24,12 @@ class Adapted(nn.Module):
 @pytest.mark.parametrize("zero", [True, False])
 @pytest.mark.parametrize("functional", [True, False])
 def test_one_norm_is_on_the_sum(zero: bool, functional: bool) -> None:
-    model = nn.Sequential(Adapted(zero, functional), nn.ReLU(), nn.Linear(16, 3))
-    before = model[0](X) - model[0].base.bias
+    adapted = Adapted(zero, functional)
+    model = nn.Sequential(adapted, nn.ReLU(), nn.Linear(16, 3))
+    before = adapted(X) - adapted.base.bias
     plan = nap.normalize_(model, X, eps=1e-5)
     assert [(p.module, p.action) for p in plan.placements] == [("0", "normalise output")]
-    torch.testing.assert_close(model[0](X), F.layer_norm(before, (16,), eps=1e-5))
+    torch.testing.assert_close(adapted(X), F.layer_norm(before, (16,), eps=1e-5))
     nap.verify(model, X)
     roles = {row.name: row.role for row in nap.weight_groups(model).values()}
     assert {roles[name] for name in ("0.base.weight", "0.A", "0.B")} == {nap.Role.JOINT}

@@ -87,8 +87,8 @@ def test_members_are_those_of_single_networks() -> None:
         layer.weight.data = model.stack.w.data[k].T.clone()
         single = nn.Sequential(layer, nn.ReLU(), model.head)
         nap.normalize_(single, X)
-        layer.nap_norm.weight.data = norm.weight.data[k]  # type: ignore[union-attr, index]
-        layer.nap_norm.bias.data = norm.bias.data[k]  # type: ignore[union-attr, index]
+        layer.nap_norm.weight.data = norm.weight.data[k]  # type: ignore[union-attr]
+        layer.nap_norm.bias.data = norm.bias.data[k]  # type: ignore[union-attr]
         assert_close(model(X)[k], single(X))
 
 
@@ -111,3 +111,17 @@ def test_weights_that_data_chooses_share_one_norm() -> None:
     plan = nap.normalize_(model, X)
     assert plan.placements[0].members == ()
     nap.verify(model, X)
+
+
+def test_networks_that_are_converted_before_they_are_stacked_run_under_vmap() -> None:
+    members = [nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)).double() for _ in range(MEMBERS)]
+    for member in members:
+        nap.normalize_(member, X)
+        nn.init.normal_(member[0].nap_norm.weight)  # type: ignore[union-attr, arg-type]
+    parameters, buffers = torch.func.stack_module_state(members)
+
+    def run(own: Any, x: Tensor) -> Tensor:
+        return torch.func.functional_call(members[0], own, (x,))
+
+    together = torch.func.vmap(run, in_dims=(0, None))({**parameters, **buffers}, X)
+    assert_close(together, torch.stack([member(X) for member in members]))

@@ -205,6 +205,33 @@ def test_products_that_share_an_activation_have_norms_of_their_own() -> None:
     nap.verify(model, X)
 
 
+class Handed(nn.Module):
+    """A weight's parts are handed to the module that multiplies: it never sees where they come from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp, self.head = Expert(), nn.Linear(16, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(sum(self.mlp(x, part) for part in self.mlp.w.view(2, 8, 16).unbind()))
+
+
+class Expert(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.act = nn.Parameter(torch.randn(16, 16)), nn.ReLU()
+
+    def forward(self, x: Tensor, part: Tensor) -> Tensor:
+        return self.act(x @ part)
+
+
+def test_where_a_product_cannot_be_followed_the_norm_is_on_the_activation() -> None:
+    model = Handed()
+    plan = nap.normalize_(model, X)
+    assert [(p.module, p.action) for p in plan.placements] == [("mlp.act", "normalise input")]
+    nap.verify(model, X)
+
+
 # -- what is refused, or left as it is -------------------------------------------------------------
 
 

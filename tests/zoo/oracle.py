@@ -73,6 +73,8 @@ def label(
     for name, weight in weights.items():
         grown = _grown(model, weight, base, args, kwargs)
         verdicts = {key: _excuse(name, calls) for key, calls in grown.items()}
+        if weight.ndim in (2, 3) and len(weight) == 1:  # a norm of it would be a constant
+            verdicts = dict.fromkeys(verdicts, "one feature")
         hit = frozenset(key for key, excuse in verdicts.items() if excuse is None)
         if hit:
             needs[name] = hit
@@ -183,8 +185,6 @@ def _excuse_call(weight: str, call: Call) -> str | None:
         return "computed from no data"
     if not call.hidden and call.key[1] not in RECTIFYING:
         return "output"
-    if call.input.ndim in (2, 3) and 1 in (call.input.shape[-1], call.input.shape[1]):
-        return "one feature, whose norm would be a constant"
     if call.key[1] in SOFTMAX and not call.trace.product:
         return "softmax of a linear layer"
     if call.key[1] in SOFTMAX and weight in call.trace.made_by:

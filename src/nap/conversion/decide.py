@@ -29,9 +29,11 @@ from nap.norms.norm import EPS
 _PLAIN = (nn.Linear, nn.modules.conv._ConvNd)  # their bias may simply become None
 
 
-def decide(model: nn.Module, flows: Sequence[Flow], options: Options) -> Decision:
+def decide(
+    model: nn.Module, flows: Sequence[Flow], options: Options, untracked: frozenset[str] = frozenset()
+) -> Decision:
     """All placements, notes and problems that the recorded forwards of `model` give rise to."""
-    decision = Decision(model, options)
+    decision = Decision(model, options, untracked=untracked)
     if options.residual == "sum":
         place_sums(decision, flows)
     for flow in flows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -51,6 +52,7 @@ class Decision:
     placements: dict[str, Placement] = field(default_factory=dict)
     notes: dict[str, Note] = field(default_factory=dict)
     problems: dict[str, Problem] = field(default_factory=dict)
+    untracked: frozenset[str] = frozenset()  # products that were given a norm which then did not see them
     accepted: set[str] = field(default_factory=set)  # entries of `allow` that were of use
     summed: set[str] = field(default_factory=set)  # layers that are normalised in sums, where these enter
     by_itself: dict[str, str] = field(default_factory=dict)  # layers that are not; why, if they are in sums
@@ -94,8 +96,8 @@ def gather(decision: Decision, flow: Flow) -> None:
         decision.refuse(
             site or "model",
             "it uses a tensor of unseen origin (from vmap, compiled extensions, or before the forward)",
-            "write it in plain torch, or put it into a module and say what that is with "
-            "activations=[...] or linear=[...]",
+            "convert the members of an ensemble before stacking them for vmap, write the function in plain "
+            "torch, or put it into a module and say what that is with activations=[...] or linear=[...]",
         )
     for name, site in flow.closed.items():
         decision.refuse(name, f"it is inside {site}, said to be an activation, which cannot be looked into",
@@ -246,6 +248,8 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
     be on the sum. And not where a module that is called uses the same weights.
     """
     use = flow.uses[carry.key]
+    if product_name(use.sources) in decision.untracked:
+        return False
     if use.product is None or not use.fed or meeting.faults.get(carry) or not use.sources:
         return False
     place = decision.placements.get(meeting.modules[-1]) if meeting.modules else None
@@ -268,6 +272,11 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
 def has_direction(weight: torch.Tensor) -> bool:
     """Whether a weight is not all zeros; those that are never stand on the meta device in a trial copy."""
     return weight.is_meta or bool(weight.any())
+
+
+def product_name(sources: frozenset[str]) -> str:
+    """What a product is listed by."""
+    return "+".join(sorted(sources))
 
 
 def carrier_of(model: nn.Module, site: str, sources: frozenset[str]) -> tuple[str, tuple[str, ...]] | None:
@@ -346,7 +355,7 @@ def layout_of(options: Options, axis: int, spatial: int) -> Layout:
     return "features" if axis == -1 else "channels"
 
 
-def members_of(use: Use, model: nn.Module, layout: Layout, parts: object) -> dict[str, tuple[int, ...]]:
+def members_of(use: Use, model: nn.Module, layout: Layout, parts: object) -> dict[str, Any]:
     """Of a stack of layers: how many there are and where, for a norm with a scale and an offset for each."""
     if not use.members or layout != "features" or parts or use.output is None:
         return {}

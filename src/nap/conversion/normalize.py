@@ -102,24 +102,50 @@ def plan_with(
 ) -> Plan:
     """The plan by these options; `again`: of a converted model, where what was accepted may be gone."""
     _check_model(model, options)
-    examples = examples_of(args, kwargs)
+    examples, untracked = examples_of(args, kwargs), frozenset[str]()
+    while True:
+        try:
+            return _tried(model, examples, options, again, untracked)
+        except _Untracked as missed:
+            untracked |= missed.names
+
+
+class _Untracked(Exception):
+    """Products whose norm did not see them: what is made of their weights comes from outside of the forward."""
+
+    def __init__(self, names: frozenset[str]):
+        super().__init__(*names)
+        self.names = names
+
+
+def _tried(
+    model: nn.Module, examples: Sequence[Example], options: Options, again: bool, untracked: frozenset[str]
+) -> Plan:
+    """The plan, without the values of large weights where that will do; `untracked` take no norm."""
     if is_large(model):
         try:
             light = light_copy(model)
-            return _plan(light.twin, examples, options, again, light)
+            return _plan(light.twin, examples, options, again, untracked, light)
+        except _Untracked:
+            raise
         except Exception as reason:  # whatever cannot be done without the weights' values
             _check_values(model, reason)
-    return _plan(trial_copy(model), examples, options, again)
+    return _plan(trial_copy(model), examples, options, again, untracked)
 
 
 def _plan(
-    twin: nn.Module, examples: Sequence[Example], options: Options, again: bool, light: Light | None = None
+    twin: nn.Module,
+    examples: Sequence[Example],
+    options: Options,
+    again: bool,
+    untracked: frozenset[str],
+    light: Light | None = None,
 ) -> Plan:
     """What is to be done to a trial copy; it is converted on the way."""
     told = Told(frozenset(options.activations), frozenset(options.linear))
     watching = light.watching if light else None
     flows, notes = record_all(twin, examples, told, watching)
-    decision = decide(twin, flows, options)
+    decision = decide(twin, flows, options, untracked)
     if not again:
         _check_allow(twin, decision)
         _check_told(twin, told, flows)
@@ -136,7 +162,9 @@ def _plan(
         left.wants.clear()
         left.products.clear()
         flows, _ = record_all(twin, examples, told, watching)
-        left = decide(twin, flows, options)
+        left = decide(twin, flows, options, untracked)
+        if missed := _products(left.placements) & _products(placements):
+            raise _Untracked(missed)
         problems.update(_unsettled({k: p for k, p in left.placements.items() if k in placements}))
         placements.update(left.placements)
         problems.update(left.problems)
@@ -253,6 +281,10 @@ def _check_told(model: nn.Module, told: Told, flows: Sequence[Flow]) -> None:
 def _nearest(name: str, names: Iterable[str]) -> str:
     close = get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _products(placements: Mapping[str, Placement]) -> frozenset[str]:
+    return frozenset(name for name, p in placements.items() if p.action == "normalise product")
 
 
 def _unsettled(placements: Mapping[str, Placement]) -> dict[str, Problem]:

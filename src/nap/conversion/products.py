@@ -18,6 +18,7 @@ from nap.conversion.needs import (
     leave_one_feature,
     members_of,
     parts_of,
+    product_name,
 )
 from nap.conversion.placement import Placement
 from nap.flow.layout import LayoutError
@@ -50,7 +51,7 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
     members = members_of(use, model, layout, parts)
     partial = any(s.name is None for s in parts)
     centred = not (want.heads and not want.part)
-    decision.placements["+".join(sorted(sources))] = Placement(
+    decision.placements[product_name(sources)] = Placement(
         carrier,
         "normalise product",
         type(model.get_submodule(carrier)).__name__,

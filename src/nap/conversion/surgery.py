@@ -76,7 +76,7 @@ def check(model: nn.Module, plan: Plan) -> None:
         if placement.action == "scale input":
             continue
         on_output = placement.action == "normalise output"
-        sizes = ("out_features", "out_channels") if on_output else ("num_features",)
+        sizes: tuple[str, ...] = ("out_features", "out_channels") if on_output else ("num_features",)
         sizes = () if placement.action == "normalise product" else sizes
         width = next((getattr(module, size) for size in sizes if hasattr(module, size)), placement.width)
         if width != placement.width:

@@ -169,7 +169,7 @@ class _OnProducts(TorchFunctionMode):
     def _normalised(
         self, key: str, func: Any, args: Any, kwargs: Any, factors: list[Tensor], addend: _Addend | None
     ) -> Tensor:
-        norm: Norm | FusedNorm = self.norms[key]  # type: ignore[index, assignment]
+        norm: Norm | FusedNorm = self.norms[key]  # type: ignore[index]
         if isinstance(norm, FusedNorm) and not norm.covers_all() and addend is not None:
             y = addend.added(func, args, kwargs)
             return norm(y, *factors, bias=addend.value)
