@@ -57,7 +57,9 @@ class Variant:
             nap.normalize_(net, (example, net.noise(1)), eps=EPS)
         projector = None
         if self.project:
-            projector = nap.Projector(net, affine=self.affine, output=self.output, decay=self.decay)
+            projector = nap.Projector(
+                net, affine=self.affine, output=self.output, branches="project", decay=self.decay
+            )
         return Built(net, projector)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import nap
+from nap.projection.policies import Choice
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,9 @@ class SequenceArm:
     project: bool = False
     scale: bool = True  # the norms that were put in have a learnable scale (and offset)
     weight_decay: float = 0.0  # AdamW's
+    output: Choice = "project"  # of three roles: stored with each run, whatever the library's default is
+    embeddings: Choice = "project"
+    branches: Choice = "project"
 
     def build(
         self, make: Callable[[], nn.Module], tokens: torch.Tensor
@@ -32,7 +36,11 @@ class SequenceArm:
         if self.norm:
             nap.normalize_(model, tokens, affine="scale_offset" if self.scale else "none")
             nap.join_relus_(model, tokens)
-        return model, nap.Projector(model) if self.project else None
+        if not self.project:
+            return model, None
+        return model, nap.Projector(
+            model, output=self.output, embeddings=self.embeddings, branches=self.branches
+        )
 
 
 BASELINE = SequenceArm("baseline")
