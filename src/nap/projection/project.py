@@ -296,7 +296,8 @@ class Projector:
         """
         bare, saved = bare_names(self.plan.names()), bare_state(state)
         before, updates = self.plan, self._updates
-        self._follow_plan_(taken_over(before, self._table, self._policies, bare, saved))
+        known = self._sizes.norms
+        self._follow_plan_(taken_over(before, self._table, self._policies, bare, saved, known))
         try:
             refusals.check_state(*comparable(bare_state(self.state_dict()), saved, self._policies))
         except ValueError:
