@@ -52,6 +52,9 @@ def test_a_table_that_is_tied_gets_a_gain_for_each_of_its_uses() -> None:
     assert torch.equal(plain(TOKENS), gained(TOKENS))
     assert gained.a.weight is gained.e.weight
     assert "a.weight" in nap.Projector(gained).plan.names("project")
+    nap.verify(gained, TOKENS)
+    compiled: Any = torch.compile(gained, backend="aot_eager")
+    assert_close(compiled(TOKENS), gained(TOKENS))
 
 
 class Transposed(nn.Module):

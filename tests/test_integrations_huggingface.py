@@ -30,7 +30,7 @@ MODELS: dict[str, Any] = {"tied GPT-2": gpt2, "GPT-2": lambda: gpt2(tied=False),
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("accumulated", [1, 2])
 def test_every_update_ends_on_the_radii(make: Any, accumulated: int, tmp_path: Path) -> None:
-    pinned = {"output": "project", "embeddings": "project", "branches": "project"}
+    pinned: dict[str, Any] = {"output": "project", "embeddings": "project", "branches": "project"}
     model, callback = make(), NaPCallback(**pinned)
     start = {name: p.norm().item() for name, p in model.named_parameters()}
     run = trainer(model, tmp_path, callback, gradient_accumulation_steps=accumulated)

@@ -214,6 +214,20 @@ def test_a_state_with_another_policy_than_the_chosen_one_is_refused_and_nothing_
         assert str(other.plan) == before
 
 
+def test_what_the_caller_says_is_not_taken_over() -> None:
+    _, begun = trained(language())  # its branches grow
+    _, pinned = trained(language(), branches="project")
+    with pytest.raises(ValueError, match=r"actions\.c\.0\.two\.weight: grow in the state, project here"):
+        pinned.load_state_dict(begun.state_dict())
+    _, apart = trained(language(), exclude=["c.0.two"])
+    with pytest.raises(ValueError, match=r"actions\.c\.0\.two\.weight: grow in the state, free here"):
+        apart.load_state_dict(begun.state_dict())
+    _, zeros = trained(language(share=0.0), branches="project")  # zeros grow all the same
+    _, later = trained(language(), branches="project")
+    later.load_state_dict(zeros.state_dict())
+    assert later.plan.names("grow") == BRANCHES
+
+
 def test_a_plan_of_step_one_of_before_the_policies_loads() -> None:
     body = json.loads(nap.plan(language(), TOKENS).to_json())
     del body["options"]["gains"]

@@ -85,7 +85,8 @@ def test_a_stretch_is_what_one_does_by_hand(arm: SequenceArm) -> None:
     config = replace(MEMORISING, tasks=1, steps=5)
     run = work(arm, config)
     model = copy.deepcopy(run.trainer.model)
-    projector = nap.Projector(model) if arm.project else None
+    policies: dict[str, Any] = {"output": arm.output, "embeddings": arm.embeddings, "branches": arm.branches}
+    projector = nap.Projector(model, **policies) if arm.project else None
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW(

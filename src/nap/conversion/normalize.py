@@ -111,7 +111,7 @@ def plan_with(
 
 
 class _Untracked(Exception):
-    """Products whose norm did not see them: what is made of their weights comes from outside of the forward."""
+    """Products whose norm did not see them: what is made of their weights comes from elsewhere."""
 
     def __init__(self, names: frozenset[str]):
         super().__init__(*names)

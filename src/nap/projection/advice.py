@@ -9,9 +9,9 @@ from nap.projection.policies import SMALL_BRANCH, SMALL_OUTPUT, Sizes, Which, ha
 from nap.weights import Weight, WeightTable
 
 _COST: dict[Which, str] = {
-    "output": "so small a projected output layer cost a language model of width 64 about 0.1 nats",
+    "output": "so small a projected output layer cost a language model of width 64 0.1 nats",
     "embeddings": "beside branches that grow, what is looked up fades",
-    "branches": "so small projected branches cost a language model of width 64 about 0.05 nats",
+    "branches": "so small projected branches cost a language model of width 64 0.03 nats",
 }
 _SMALL: dict[Which, float] = {"output": SMALL_OUTPUT, "embeddings": 0.0, "branches": SMALL_BRANCH}
 

@@ -330,7 +330,8 @@ class Projector:
         pairs = [(bare[mean], bare[noise]) for mean, noise in self._noise_pairs]
         saved = state_with_noise(saved, self._settings, pairs)
         before, updates = self.plan, self._updates
-        self._follow_plan_(taken_over(before, self._table, self._policies, bare, saved))
+        known = self._sizes.norms
+        self._follow_plan_(taken_over(before, self._table, self._policies, bare, saved, known))
         try:
             refusals.check_state(*comparable(bare_state(self.state_dict()), saved, self._policies))
             refusals.check_saved_radii(saved["radii"], saved["updates"])

@@ -6,7 +6,7 @@ to the default, the plan of the state counts, also of states from before there w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -25,18 +25,31 @@ def settings_of(policies: Policies) -> dict[str, str]:
 
 
 def taken_over(
-    plan: ProjectionPlan, table: WeightTable, policies: Policies, bare: Mapping[str, str], saved: Any
+    plan: ProjectionPlan,
+    table: WeightTable,
+    policies: Policies,
+    bare: Mapping[str, str],
+    saved: Any,
+    measured: Collection[str],
 ) -> ProjectionPlan:
-    """This plan with the actions of a saved state, where the choice between them was left open."""
+    """This plan with the actions of a saved state, where the choice between them was left open.
+
+    What is excluded has not been `measured`, and stays out.
+    """
     actions = saved.get("actions") if isinstance(saved, Mapping) else None
-    if not isinstance(actions, Mapping):
+    settings = saved.get("settings") if isinstance(saved, Mapping) else None
+    if not (isinstance(actions, Mapping) and isinstance(settings, Mapping)):
         return plan
 
     def decided(row: ProjectionRow) -> ProjectionRow:
         there: Any = actions.get(bare[row.name])
         kind = which(table[row.name])
-        is_open = kind is not None and policies.of(kind) is None
-        if there == row.action or not {there, row.action} <= (_CHOICES if is_open else _SIZED):
+        choice = None if kind is None else policies.of(kind)
+        if kind is not None and choice is None:
+            either = _CHOICES
+        else:
+            either = _SIZED if kind is None or settings.get(kind) == choice else set()
+        if there == row.action or row.name not in measured or not {there, row.action} <= either:
             return row
         return replace(row, action=there, reason="as the run was begun", radius=None, norms=0)
 

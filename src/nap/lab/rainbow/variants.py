@@ -63,7 +63,12 @@ class Variant:
         projector = None
         if self.project:
             projector = nap.Projector(
-                net, affine=self.affine, output=self.output, decay=self.decay, noise=self.noise
+                net,
+                affine=self.affine,
+                output=self.output,
+                branches="project",
+                decay=self.decay,
+                noise=self.noise,
             )
         joint = self.project and self.noise == "joint"
         return Built(net, projector, self.every, self.weight_decay, joint)

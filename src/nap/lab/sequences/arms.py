@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import nap
+from nap.projection.policies import Choice
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,9 @@ class SequenceArm:
     project: bool = False
     scale: bool = True  # the norms that were put in have a learnable scale (and offset)
     weight_decay: float = 0.0  # AdamW's
+    output: Choice = "project"  # of three roles: stored with each run, whatever the library's default is
+    embeddings: Choice = "project"
+    branches: Choice = "project"
 
     def build(
         self, make: Callable[[], nn.Module], tokens: torch.Tensor
@@ -35,7 +39,11 @@ class SequenceArm:
             affine: Literal["scale_offset", "none"] = "scale_offset" if self.scale else "none"
             nap.normalize_(model, tokens, norm=self.kind, affine=affine)
             nap.join_relus_(model, tokens)
-        return model, nap.Projector(model) if self.project else None
+        if not self.project:
+            return model, None
+        return model, nap.Projector(
+            model, output=self.output, embeddings=self.embeddings, branches=self.branches
+        )
 
 
 BASELINE = SequenceArm("baseline")

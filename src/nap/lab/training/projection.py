@@ -27,7 +27,13 @@ class PopulationProjector:
         affine: Literal["free", "joint", "decay"] = "free",
         decay: float = 1e-3,
     ):
-        self.plan = nap.Projector(skeleton, output=output, affine=affine, decay=decay).plan
+        self.plan = nap.Projector(
+            skeleton, output=output, branches="project", affine=affine, decay=decay
+        ).plan
+        if growing := self.plan.names("grow"):
+            raise ValueError(
+                f"{', '.join(growing)}: all zeros, and a population has no such weights; start them"
+            )
         self.radii = {name: norms_of(initial[name], stacked=1) for name in self.plan.names("project")}
         table = nap.weight_groups(skeleton)
         self._pairs = pairs_of([table[name] for name in self.plan.names("joint", "decay")])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import nap
 from nap.lab.vision.classifier import Rates, Recipe
+from nap.projection.policies import Choice
 
 EPS = 1e-5  # absolute: as fast as a norm written by hand, and weights on their sphere never come near it
 
@@ -21,6 +22,8 @@ class VisionArm:
     name: str
     norm: bool = False
     project: bool = False
+    output: Choice = "project"  # stored with each run, whatever the library's default is
+    branches: Choice = "project"  # the last convolution of each residual branch
     translated: bool = False  # weights that a norm follows get the rates that weight decay makes of the plan
 
     def rates(self, planned: Callable[[int], float], steps: int, recipe: Recipe) -> Rates:
@@ -44,7 +47,9 @@ class VisionArm:
             # on sums, so that each BatchNorm has one to join
             nap.normalize_(model, images, eps=EPS, residual="sum", **options)
             nap.join_batch_norms_(model, images)
-        return model, nap.Projector(model) if self.project else None
+        if not self.project:
+            return model, None
+        return model, nap.Projector(model, output=self.output, branches=self.branches)
 
 
 BASELINE = VisionArm("baseline")
