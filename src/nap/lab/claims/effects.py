@@ -15,6 +15,7 @@ import numpy as np
 from nap.lab.claims.bootstrap import Statistic, interval, mean
 from nap.lab.claims.claim import Evidence, NotEnough, Region, Verdict
 from nap.lab.claims.samples import Samples, Series, together
+from nap.lab.claims.strata import stratified
 
 TENTH = 0.1  # smaller changes are called none; near what a reader can see in a figure
 RAPID = 1.5  # "rapid", "sharp", "significantly": by half again, or down to two thirds
@@ -36,8 +37,12 @@ def decide(
     unit: str,
     statistic: Statistic = mean,
     log: bool = False,
+    by_game: bool = False,
 ) -> Evidence:
     """The evidence of `samples`, seeds first; with `log` the statistic is the logarithm of the effect.
+
+    Args:
+        by_game: the last axis lists games, whose seeds are runs of their own.
 
     >>> decide("gain", np.array([3.0, 4.0, 5.0]), Region(low=0), unit="accuracy points").sentence
     'Gain: 4 accuracy points (95 % interval 1.54 to 6.46, 3 seeds); the claim needs > 0. Holds.'
@@ -48,7 +53,8 @@ def decide(
         effect = float(back(statistic(samples[None])[0]))
         missing = f"{seeds} seed{'s' * (seeds > 1)} of at least {FEWEST_SEEDS}"
         return Evidence(Verdict.UNCLEAR, what, unit, effect, needs=needs, seeds=seeds, missing=missing)
-    found = interval(samples, statistic, generator=np.random.default_rng(0))
+    method = stratified if by_game else interval
+    found = method(samples, statistic, generator=np.random.default_rng(0))
     effect, low, high = (float(back(value)) for value in found)
     verdict = needs.verdict(low, high)
     missing = "the interval reaches past what the claim needs" if verdict is Verdict.UNCLEAR else ""

@@ -19,7 +19,7 @@ CAPTION, TEXT = "Figure 6, caption", "Appendix C.1"
 
 def typical(what: str, values: np.ndarray, needs: Region, unit: str) -> Evidence:
     """The interquartile mean over seeds and games: (seeds, games)."""
-    return decide(what, values, needs, unit=unit, statistic=iqm)
+    return decide(what, values, needs, unit=unit, statistic=iqm, by_game=True)
 
 
 def against(samples: Samples, ours: str, other: str, window: Window, needs: Region) -> Evidence:
