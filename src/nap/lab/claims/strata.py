@@ -6,8 +6,8 @@ Seed 3 in Pong and seed 3 in Boxing share nothing but a number, so seeds are dra
 As there, the bootstrap gives the standard error and Student's quantile the width that it needs. Three seeds
 in each of three games say more than three: the degrees of freedom are those of Welch and Satterthwaite, from
 the part of the variance that each game brings. Measured on normal data (tests/test_strata.py), 3 seeds in
-each of 3 games: 95 % intervals hold the truth in 96 to 98 % of cases, at three quarters of the width that seeds
-drawn together give where games vary alike, and nearly all of it where one game decides.
+each of 3 games: 95 % intervals hold the truth in 96 to 98 % of cases, at three quarters of the width that
+seeds drawn together give where games vary alike, and nearly all of it where one game decides.
 """
 
 from __future__ import annotations
