@@ -47,7 +47,7 @@ def test_two_films_of_the_same_episode(
         assert f"{folder / name}.gif: score {score:g}\n" in out
         with Image.open(folder / f"{name}.gif") as film:
             assert film.size == (168, 168)
-            assert 2 <= film.n_frames <= len(frames)  # frames that do not differ are one
+            assert 2 <= getattr(film, "n_frames", 0) <= len(frames)  # frames that do not differ are one
             film.seek(0)
             np.testing.assert_array_equal(np.asarray(film.convert("RGB")), picture(frames[0]))
 

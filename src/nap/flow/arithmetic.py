@@ -25,7 +25,9 @@ _CONSTANT = frozenset(  # what is made depends on what was given for its shape a
 )
 
 
-def follow_sum(call: Call) -> Value:
+def follow_sum(call: Call) -> Outcome:
+    if call.name == "broadcast_tensors":  # each by itself, as in torch.distributions
+        return lambda i, _: call.operands[i]
     operands = scaled_operands(call) if call.name in _STATISTICS else call.operands
     value = merge(operands[:1] if call.name in _SHAPED_LIKE else operands)
     if call.name in ("add", "sub", "rsub"):
