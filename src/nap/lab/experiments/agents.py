@@ -59,7 +59,7 @@ class Playing(Agent):
         return range(self.first_seed, self.first_seed + self.seeds)
 
     def adapted(self, variant: Variant) -> Variant:
-        """The variant with these settings' policy for noise and end of schedules, if it has a use for them."""
+        """The variant with these settings' policy for noise and end of schedules, as it needs them."""
         if variant.project:
             variant = replace(variant, noise=self.noise)
         return variant if variant.schedule == "constant" else replace(variant, last_share=self.last_share)
