@@ -197,3 +197,14 @@ def test_one_game_decides_the_learning_rate_of_all() -> None:
     assert {run.tuned_as for run in apart} >= {"minatar-asterix-nap", "minatar-breakout-nap"}
     assert all(run.decides for run in apart)
     assert {run.config.variant.noise for run in runs if run.config.variant.project} == {"joint"}
+
+
+def test_schedules_end_at_the_paper_s_share_of_any_peak() -> None:
+    """6.25e-5 → 1e-6, a factor of 62.5, whatever rate is found by tuning."""
+    experiment = experiments(["minatar"])["minatar"]
+    runs = experiment.runs(replace(experiment.scales["small"], arms=("NaP", "NaP + schedule"), seeds=1))
+    constant, scheduled = (run.config.variant for run in runs[:2])
+    assert scheduled.rate(6.25e-5, 100)(50) == pytest.approx(1e-6)
+    assert scheduled.rate(1e-3, 100)(99) == pytest.approx(1e-3 / 62.5)
+    assert constant.rate(1e-3, 100)(99) == 1e-3
+    assert replace(scheduled, last_share=0.0).rate(1e-3, 100)(99) == pytest.approx(1e-6)

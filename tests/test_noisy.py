@@ -21,7 +21,7 @@ X = torch.randn(5, INSIDE, dtype=torch.float64, generator=torch.Generator().manu
 
 
 class Noisy(nn.Module):
-    """A noisy layer of six spellings; the noise is a buffer, or off in eval mode, or drawn anew."""
+    """A noisy layer in seven spellings; the noise is a buffer, or off in eval mode, or drawn anew."""
 
     e_in: Tensor
     e_out: Tensor
@@ -45,6 +45,8 @@ class Noisy(nn.Module):
         if self.form == "eval" and not self.training:
             return F.linear(x, self.a, self.c)
         noise = torch.randn(OUTSIDE, INSIDE).to(x) if self.form == "fresh" else self.e_out.outer(self.e_in)
+        if self.form == "distribution":
+            return F.linear(x, torch.distributions.Normal(self.a, self.b).rsample(), self.c)
         if self.form == "addcmul":
             return F.linear(x, torch.addcmul(self.a, self.b, noise), self.c)
         if self.form == "two products":
@@ -52,7 +54,7 @@ class Noisy(nn.Module):
         return F.linear(x, self.a + self.b * noise, self.c + self.d * self.e_out)
 
 
-FORMS = ["layers", "parameters", "addcmul", "two products", "fresh", "eval"]
+FORMS = ["layers", "parameters", "addcmul", "two products", "fresh", "eval", "distribution"]
 
 
 def model_of(form: str) -> Any:

@@ -33,7 +33,9 @@ _CONSTANT = frozenset(  # what is made depends on what was given for its shape a
 )
 
 
-def follow_sum(call: Call) -> Value:
+def follow_sum(call: Call) -> Outcome:
+    if call.name == "broadcast_tensors":  # each by itself, as in torch.distributions
+        return lambda i, _: call.operands[i]
     # a cast may return what it was given, or a copy: either way it has the scale of what it was given
     scaled = call.name in _STATISTICS or call.name in _CASTS
     operands = scaled_operands(call) if scaled else call.operands

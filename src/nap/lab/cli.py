@@ -153,6 +153,15 @@ def _report(options: argparse.Namespace) -> int:
     return FINE
 
 
+def _play(options: argparse.Namespace) -> int:
+    from nap.lab.experiments.play import play
+
+    folder = _folder(options.folder)
+    for file, score in play(folder, game=options.game, steps=options.steps, seed=options.seed):
+        print(f"{file}: score {score:g}")
+    return FINE
+
+
 def _data_list(options: argparse.Namespace) -> int:
     from nap.lab.data.store import describe
 
@@ -214,6 +223,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "list": _list,
     "claims": _claims,
     "report": _report,
+    "play": _play,
     "data list": _data_list,
     "data show": _data_show,
     "data fetch": _data_fetch,

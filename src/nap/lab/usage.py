@@ -86,6 +86,12 @@ examples:
   nap report results/fig1-demo --out fig1.html
 """
 
+PLAY_EXAMPLES = """\
+examples:
+  nap play results/minatar-demo/minatar-breakout-nap-seed-0      writes before.gif and after.gif there
+  nap play results/fig3-small/pong-nap-seed-0 --steps 2000
+"""
+
 DATA_EXAMPLES = """\
 examples:
   nap data list                      what there is, and where it lies
@@ -135,6 +141,11 @@ def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
     report = _add(commands, "report", "results as one self-contained HTML page", REPORT_EXAMPLES)
     report.add_argument("folder", type=Path, metavar="DIR", help="a folder with results")
     report.add_argument("--out", type=Path, metavar="FILE", help="where to write it")
+    play = _add(commands, "play", "films of an agent at play, before its training and after", PLAY_EXAMPLES)
+    play.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run that plays games")
+    play.add_argument("--game", default="", help="of a sequence, the game to play (default: its first)")
+    play.add_argument("--steps", type=int, default=500, help="at most, if the episode is longer")
+    play.add_argument("--seed", type=int, default=0, help="of the episode and the agent's noise")
     data = _add(commands, "data", "list, show and fetch data sets", DATA_EXAMPLES)
     actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add(actions, "list", "the data sets, and where they lie", DATA_EXAMPLES)

@@ -84,7 +84,8 @@ def project_together_(
             norms = torch.stack(torch._foreach_norm(flat, 2, dtype=wide))
         together = norms.view(-1, size).square().sum(1).sqrt()
         factors = factors_to(torch.cat([radius.reshape(1) for _, radius in alike]), together, when)
-        torch._foreach_mul_(flat, list(factors.repeat_interleave(size).unsqueeze(1).unbind()))
+        of_each = factors.unsqueeze(1).expand(-1, size).reshape(-1, 1)
+        torch._foreach_mul_(flat, list(of_each.unbind()))
 
 
 def state_with_noise(saved: Any, settings: Mapping[str, Any], pairs: Iterable[Two]) -> Any:

@@ -33,7 +33,7 @@ def compared(samples: Samples, ours: str, other: str, needs: Callable[[float], R
     found = visits(samples, ours, other)
     levels = found.at(WHOLE)
     what = f"IQM over games, mean of the second visit, {ours} less {other}"
-    return lead(what, levels, needs(float(iqm(levels[:, 1]))), found.unit)
+    return lead(what, levels, needs(float(iqm(levels[:, 1]))), found.unit, by_game=False)
 
 
 def as_good_as_fresh(samples: Samples) -> Evidence:

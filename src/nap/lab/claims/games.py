@@ -104,14 +104,26 @@ def _per_cent(game: str, raw: np.ndarray, rows: Rows) -> np.ndarray:
     return 100 * (raw - min(seen)) / (max(seen) - min(seen))
 
 
-def lead(what: str, levels: np.ndarray, needs: Region, unit: str, aggregate: Aggregate = iqm) -> Evidence:
-    """The first agent's score over all games, less that of the best other: (seeds, agents, games)."""
+def lead(
+    what: str,
+    levels: np.ndarray,
+    needs: Region,
+    unit: str,
+    aggregate: Aggregate = iqm,
+    *,
+    by_game: bool = True,
+) -> Evidence:
+    """The first agent's score over all games, less that of the best other: (seeds, agents, games).
+
+    Args:
+        by_game: each game has agents of its own; not so where one plays all of them.
+    """
 
     def gap(drawn: np.ndarray) -> np.ndarray:
         over_games = aggregate(drawn.swapaxes(1, 2))
         return over_games[:, 0] - over_games[:, 1:].max(1)
 
-    return decide(what, levels, needs, unit=unit, statistic=gap, stratified=True)
+    return decide(what, levels, needs, unit=unit, statistic=gap, stratified=by_game)
 
 
 def learnt(level: float, whose: str) -> float:

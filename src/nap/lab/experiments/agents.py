@@ -34,6 +34,8 @@ class Playing(Agent):
     """agents of each arm and game"""
     first_seed: int = 0
     """the seed of the first of them"""
+    last_share: float = 0.0
+    """of the peak learning rate: where schedules end; 0 ends them at 1e-6, the paper's, whatever the peak"""
     tuned_on: str = ""
     """the game on which nap tune finds the learning rate of an arm, for all games; else it is one for each"""
     noise: Literal["joint", "separate", "free"] = "separate"
@@ -45,6 +47,7 @@ class Playing(Agent):
             check(self, name, getattr(self, name), 1)
         check(self, "smoke", self.smoke, 0)
         check(self, "first_seed", self.first_seed, 0)
+        check(self, "last_share", self.last_share, 0, 1)
 
     def agent(self) -> Agent:
         """The agent's own settings among these."""
@@ -55,9 +58,11 @@ class Playing(Agent):
         """The seeds of the agents."""
         return range(self.first_seed, self.first_seed + self.seeds)
 
-    def projected(self, variant: Variant) -> Variant:
-        """The variant with these settings' policy for noise, where it has a use for one."""
-        return replace(variant, noise=self.noise) if variant.project else variant
+    def adapted(self, variant: Variant) -> Variant:
+        """The variant with these settings' policy for noise and end of schedules, as it needs them."""
+        if variant.project:
+            variant = replace(variant, noise=self.noise)
+        return variant if variant.schedule == "constant" else replace(variant, last_share=self.last_share)
 
     def only_tries(self, game: str) -> bool:
         """Whether this game is here to see that it runs."""
@@ -83,7 +88,7 @@ def _single(experiment: str, config: Playing, game: str, variant: Variant, seed:
     if variant.schedule == "linear":
         tags["end_at"] = variant.end_at
     frames = config.smoke if config.only_tries(game) else config.frames
-    variant, agent = config.projected(variant), config.agent()
+    variant, agent = config.adapted(variant), config.agent()
     what = AgentRun(variant, agent, (game,), frames, config.intervals, seed, tags=tags)
     group = variant.name if one_rate else f"{game} {variant.name}"
     decides = game == config.tuned_on or not one_rate

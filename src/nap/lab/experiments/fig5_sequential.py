@@ -64,7 +64,7 @@ def _run(experiment: str, config: Sequence, variant: Variant, games: tuple[str, 
     if len(games) == 1:
         tags |= {"visit": config.games.index(games[0]), "cycle": 1}
     what = AgentRun(
-        replace(config.projected(variant), decay=config.decay),
+        replace(config.adapted(variant), decay=config.decay),
         config.agent(),
         games,
         config.frames,

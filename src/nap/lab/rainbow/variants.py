@@ -34,21 +34,23 @@ class Variant:
     output: Literal["project", "free"] = "project"
     decay: float = 1e-3  # how far scales and offsets are pulled back at each update, if they are
     noise: Literal["joint", "separate", "free"] = "separate"  # radii of noisy layers' means and noise
+    last_share: float = 0.0  # of the peak rate: where schedules end; 0: at the paper's rate
     every: int = 1  # updates between two projections
     offsets: bool = True  # of the inserted norms
     weight_decay: float = 0.0  # AdamW's, of weights; biases, scales and offsets have none
 
     def rate(self, peak: float, updates: int) -> Callable[[int], float]:
         """The learning rate of each update, counted from 0, in a training of so many."""
+        last = peak * self.last_share if self.last_share else LAST_RATE
         if self.schedule == "linear":
-            value = partial(linear_value, total_steps=updates, end_value=LAST_RATE, end_at=self.end_at)
+            value = partial(linear_value, total_steps=updates, end_value=last, end_at=self.end_at)
         elif self.schedule == "cosine":
             value = partial(
                 warmup_cosine_value,
                 warmup_steps=min(WARM_UP, updates // 10),
                 total_steps=updates,
                 init_value=FIRST_RATE,
-                end_value=LAST_RATE,
+                end_value=last,
             )
         else:
             return lambda update: peak
