@@ -348,7 +348,7 @@ def test_a_figure_whose_rows_lack_a_column_does_not_stop_the_page(tmp_path: Path
     home = done(tmp_path, 60)
     for name in ("manifest.json", "config.json"):
         (home / name).unlink()
-    kept = [{k: v for k, v in row.items() if k != "dead"} for row in rows.read(home)]
+    kept = [{k: v for k, v in row.items() if k != "value"} for row in rows.read(home)]
     (home / "rows.jsonl").write_text("".join(f"{rows.line(row)}\n" for row in kept))
     assert main(["report", str(tmp_path)]) == 0
     assert "Not drawn" in (tmp_path / "report.html").read_text()

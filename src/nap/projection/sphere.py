@@ -109,8 +109,8 @@ def norms_over(weight: Tensor, axes: Sequence[int]) -> Tensor:
         if norm.dtype == torch.float32 and not bool(((norm > _TINY) & (norm < _HUGE)).all()):
             norm = _at_once(weight, axes, torch.promote_types(weight.dtype, torch.float64)).float()
         return norm
-    norm: Any = _at_once(weight, axes, _summed(weight))
-    whole: Tensor = norm.full_tensor() if is_sharded(norm) else norm
+    part: Any = _at_once(weight, axes, _summed(weight))
+    whole: Tensor = part.full_tensor() if is_sharded(part) else part
     return whole.to(_real(weight.dtype))
 
 
