@@ -29,7 +29,7 @@ ROOMS = {  # room of the lab → rooms that it may reach, besides itself
     "runs": {"files", "rows", "stored"},
     "training": {"data", "models", "runs", "seeds"},
     "rainbow": {"models", "runs", "seeds", "training"},
-    "sequences": {"data", "models", "runs", "seeds", "training"},
+    "sequences": {"data", "files", "models", "runs", "seeds", "training"},
     "vision": {"data", "models", "runs", "seeds", "training"},
     "claims": {"rows", "stored", "scores", "seeds"},
     "report": {"files", "rows", "stored", "claims", "scores", "seeds"},

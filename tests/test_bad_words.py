@@ -78,6 +78,14 @@ SWEEP = [
     *(f"--engine slurm --slurm {value}" for value in ("nonsense", "=", "a=", "cluster=nonsense")),
     "--spread fsdp",
 ]
+TUNED = {
+    "none.json": {},
+    "nan.json": {"nan": [0.5]},
+    "minus.json": {"-0.1": [0.5]},
+    "word.json": {"0.1": ["high"]},
+    "broke.json": {"0.1": [None]},
+    "empty.json": {"0.1": []},
+}
 TUNE = [
     *(f"--tuning-seeds {value}" for value in ("0", "-1", "x", HUGE)),
     *(f"--rates {value}" for value in ("1", "1 1", "-1 1", "nan 1", "inf 1", "0 1", "x")),
@@ -87,6 +95,7 @@ TUNE = [
 RUNS = [
     *(f"run {words}" for words in SETTINGS),
     *(f"run tiny {words}" for words in HOW),
+    *(f"run fig1 --tuned {name}" for name in TUNED),
     *(f"sweep tiny {words}" for words in SWEEP),
     *(f"sweep tiny {words}" for words in ("--threads -1", "--out a-file", "--part 9/3", "--scale x")),
     *(f"tune fig1 {words}" for words in TUNE),
@@ -205,6 +214,9 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     Path("net.py").write_text(NET)
     Path("odd.json").write_text('{"results": {"a": {"x": 1}}, "experiment": [], "scale": 3, "seeds": 1}')
     Path("deep.json").write_text("[" * 100_000)
+    tuned = {"experiment": "fig1", "scale": "demo", "seeds": [100], "configs": {"nap": {}}}
+    for name, results in TUNED.items():
+        Path(name).write_text(json.dumps(tuned | {"results": {"nap": results}}))
     for name, held in {
         "rows-empty": b"",
         "rows-nulls": bytes(99) + b"\n",

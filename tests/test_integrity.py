@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 import torch
@@ -97,7 +98,7 @@ def done(path: Path, units: int) -> Path:
     home = path / "walk-demo" / walk.name
     with RunFolder.open(home, experiment="walk", scale="demo", run=walk.name, config=walk.config) as folder:
         work = walk.start(torch.device("cpu"))
-        often = {"checkpoint_every_seconds": 0.0, "save_share": 1e6} if units < 60 else {}
+        often: dict[str, Any] = {"checkpoint_every_seconds": 0.0, "save_share": 1e6} if units < 60 else {}
         carry_out(work, folder, device=torch.device("cpu"), stop=stop, on_progress=look_out, **often)
     (home / "progress.json").write_text(json.dumps({"done": units, "total": 60, "unit": "steps"}))
     (home / "worker.log").write_text("walks: begun\n")
@@ -341,6 +342,16 @@ def test_what_is_written_aside_is_not_written_through_a_link(tmp_path: Path, nam
     (tmp_path / "run" / name).symlink_to(victim)
     assert small_work.run(tmp_path / "run").reason == "finished"
     assert victim.read_text() == "mine"
+
+
+def test_a_figure_whose_rows_lack_a_column_does_not_stop_the_page(tmp_path: Path) -> None:
+    home = done(tmp_path, 60)
+    for name in ("manifest.json", "config.json"):
+        (home / name).unlink()
+    kept = [{k: v for k, v in row.items() if k != "value"} for row in rows.read(home)]
+    (home / "rows.jsonl").write_text("".join(f"{rows.line(row)}\n" for row in kept))
+    assert main(["report", str(tmp_path)]) == 0
+    assert "Not drawn" in (tmp_path / "report.html").read_text()
 
 
 # resumes that are not exact

@@ -126,7 +126,7 @@ def test_a_weight_that_is_lost_is_named_once(bad: float, per: Any) -> None:
     projector = nap.Projector(model, per=per).attach(optimizer)
     model(torch.randn(4, 6)).square().sum().backward()
     optimizer.step()
-    model[2].weight.data[0 if per == "row" else slice(None)] = bad
+    model.get_parameter("2.weight").data[0 if per == "row" else slice(None)] = bad
     with pytest.warns(UserWarning, match=r"^2\.weight: became zero, infinite or NaN in training") as heard:
         optimizer.step()
     assert len(heard) == 1
@@ -154,20 +154,28 @@ def test_where_norms_are_not_known_every_hundredth_projection_is_looked_at() -> 
 # what is no model, optimizer or number
 
 
+def odd(value: Any) -> Any:
+    """A value of a wrong type, which a type checker would refuse."""
+    return value
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: nap.Projector(None), "Projector takes a torch.nn.Module, not None"),
-        (lambda: nap.Projector(net().state_dict()), "not a OrderedDict"),
-        (lambda: nap.Projector(net(), decay="much", affine="decay"), "decay='much'"),
-        (lambda: nap.schedules.linear(None, total_steps=3, end_value=0.0), "torch.optim.Optimizer, not None"),
-        (lambda: nap.schedules.linear(sgd(), total_steps="3", end_value=0.0), "total_steps is '3'"),
-        (lambda: nap.schedules.linear(sgd(), total_steps=math.nan, end_value=0.0), "total_steps is nan"),
-        (lambda: nap.schedules.linear(sgd(), total_steps=3, end_value=None), "end_value is None"),
-        (lambda: nap.schedules.linear(sgd(), total_steps=3, end_value=0.0, end_at="x"), "end_at is x"),
-        (lambda: nap.plan(None, torch.ones(2, 6)), "nap works on a torch.nn.Module"),
-        (lambda: nap.normalize_(None, torch.ones(2, 6)), "nap works on a torch.nn.Module"),
-        (lambda: nap.weight_groups(None), "torch.nn.Module, not None"),
+        (lambda: nap.Projector(odd(None)), "Projector takes a torch.nn.Module, not None"),
+        (lambda: nap.Projector(odd({})), "not a dict"),
+        (lambda: nap.Projector(net(), decay=odd("much"), affine="decay"), "decay='much'"),
+        (
+            lambda: nap.schedules.linear(odd(None), total_steps=3, end_value=0.0),
+            "torch.optim.Optimizer, not None",
+        ),
+        (lambda: nap.schedules.linear(sgd(), total_steps=odd("3"), end_value=0.0), "total_steps is '3'"),
+        (lambda: nap.schedules.linear(sgd(), total_steps=odd(math.nan), end_value=0.0), "total_steps is nan"),
+        (lambda: nap.schedules.linear(sgd(), total_steps=3, end_value=odd(None)), "end_value is None"),
+        (lambda: nap.schedules.linear(sgd(), total_steps=3, end_value=0.0, end_at=odd("x")), "end_at is x"),
+        (lambda: nap.plan(odd(None), torch.ones(2, 6)), "nap works on a torch.nn.Module"),
+        (lambda: nap.normalize_(odd(None), torch.ones(2, 6)), "nap works on a torch.nn.Module"),
+        (lambda: nap.weight_groups(odd(None)), "torch.nn.Module, not None"),
     ],
 )
 def test_errors_are_in_our_words(call: Callable[[], Any], message: str) -> None:

@@ -129,9 +129,9 @@ def norms_over(weight: Tensor, axes: Sequence[int]) -> Tensor:
         if norm.dtype == torch.float32 and not bool(((norm > _TINY) & (norm < _HUGE)).all()):
             norm = _at_once(weight, axes, torch.promote_types(weight.dtype, torch.float64)).float()
         return norm
-    norm = _at_once(weight, axes, _summed(weight))
-    whole: Any = norm.full_tensor() if is_sharded(norm) else norm
-    return whole.to(_real(weight.dtype))  # type: ignore[no-any-return]
+    part: Any = _at_once(weight, axes, _summed(weight))
+    whole: Tensor = part.full_tensor() if is_sharded(part) else part
+    return whole.to(_real(weight.dtype))
 
 
 _TINY, _HUGE = 1e-12, 1e18  # between them float32 squares lose nothing, of up to 1e9 entries

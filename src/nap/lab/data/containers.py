@@ -23,7 +23,7 @@ from nap.lab.data.dataset import File, is_archive
 
 Progress = Callable[[int, int], None]  # bytes done and in all (0: not known) of the file under way
 BLOCK = 1 << 20  # bytes
-MOST_MEMBERS = 200_000  # of an archive; what the catalogue knows has 20 at most
+MOST_MEMBERS = 50_000  # of an archive, all of which are kept in memory
 MOST_LISTED = 64 << 20  # bytes of the list of members in a zip
 
 _PACKINGS: dict[str, Callable[[IO[bytes]], Any]] = {"": nullcontext, ".gz": gzip.open, ".xz": lzma.open}
@@ -130,7 +130,6 @@ def _in_tar(archive: Path, wanted: Collection[File]) -> Found:
         for number, member in enumerate(tar):
             if number >= MOST_MEMBERS:
                 raise SourceFailed(f"{archive} has more than {MOST_MEMBERS:,} members")
-            tar.members.clear()  # it keeps a list of all
             match = _match(member.name, wanted) if member.isfile() else None
             if match and (stream := tar.extractfile(member)) is not None:
                 with stream:

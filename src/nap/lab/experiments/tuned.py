@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,6 +129,18 @@ def label(run: Run) -> str:
     )
 
 
+def _check_results(groups: Mapping[str, Sensitivity]) -> None:
+    """Refuse results that no tuning has: rates that are none, values that are none, groups without any."""
+    for name, group in groups.items():
+        if not all(0 < rate < math.inf for rate in group.results):
+            raise ValueError(f"a learning rate of {name} is not a finite number above 0")
+        values = [value for of in group.results.values() for value in of if value is not None]
+        if any(isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v) for v in values):
+            raise ValueError(f"a result of {name} is no finite number")
+        if all(not of or group.mean(rate) is None for rate, of in group.results.items()):
+            raise ValueError(f"{name} has no rate that worked")
+
+
 def read(path: Path, experiment: Experiment, scale: str) -> Tuned:
     """The rates of a file, for this experiment and scale."""
     try:
@@ -142,6 +155,7 @@ def read(path: Path, experiment: Experiment, scale: str) -> Tuned:
             content["configs"],
         )
         groups = {name: Sensitivity(of, configs[name]) for name, of in results.items()}
+        _check_results(groups)
         finished, labels = content.get("finished", True), content.get("labels", {})
     except OSError as error:
         raise ValueError(f"--tuned {path}: {error.strerror}; nap tune writes such a file") from error

@@ -286,7 +286,15 @@ def _drawn(part: Part) -> list[Html]:
         "p", element("b", "No rows for: "), " · ".join(names[:MOST_NAMES]) + more, class_="missing"
     )
     named = (replace(figure, name=f"{part.anchor}-{figure.name}") for figure in figures)
-    return [*([note] if names else []), *([numbers] if numbers else []), *map(figure_html, named)]
+    return [*([note] if names else []), *([numbers] if numbers else []), *map(_figure, named)]
+
+
+def _figure(figure: Figure) -> Html:
+    """The figure, or why its rows cannot be drawn: all of a kind are missing, for example."""
+    try:
+        return figure_html(figure)
+    except ODD_ROWS as error:
+        return _problem(f"Not drawn, {figure.name}", in_words(error))
 
 
 def figures_of(section: Section, rows: Rows) -> list[Figure]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from nap.lab import files
 
@@ -15,7 +15,7 @@ PARTIAL = ".partial"
 
 
 @contextmanager
-def written_aside(path: Path, *, keep: Path | None = None) -> Iterator[BinaryIO]:
+def written_aside(path: Path, *, keep: Path | None = None) -> Iterator[IO[bytes]]:
     """A file to write; at the end it becomes `path`, whole and on disk, or nothing of it remains.
 
     `keep` is where the present `path` goes. Between the two renames only `keep` exists, and it is good.
