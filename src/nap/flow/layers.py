@@ -38,8 +38,8 @@ def follow_contract(call: Call) -> Value:
         return replace(out, carry=carry, degrees=degrees, affine=frozenset(), probability=False)
     if len(data) == len(factors) == 2 and not any(v.probability for v in data):
         axes = contracted_axes(call.name, call.args, factors)
-        product = replace(out, carry=open_product(rec, values, factors, axes), probability=False)
-        return with_itself(call, product, values, factors)
+        opened = replace(out, carry=open_product(rec, values, factors, axes), probability=False)
+        return with_itself(call, opened, values, factors)
     return replace(out, probability=False)
 
 

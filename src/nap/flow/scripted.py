@@ -40,7 +40,7 @@ def watched(rec: Recorder) -> Iterator[None]:
             register_module_forward_pre_hook(enter),
             register_module_forward_hook(leave, with_kwargs=True),
         ]
-    torch.jit.ScriptFunction.__call__ = called  # type: ignore[method-assign]
+    torch.jit.ScriptFunction.__call__ = called  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
