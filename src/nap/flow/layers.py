@@ -27,6 +27,7 @@ def follow_contract(call: Call) -> Value:
     degrees = homogeneity.of_sum([product, *(v.degrees for v in added if not v.zero)])
     out = replace(merge([*values, *added]), degrees=degrees, mask=NO_CARRY, raw=False)
     data = [v for v in values if v.data]
+    remark_choice(rec, *(v for v in data if not v.carry))
     if not data:
         return made_of_weights(call, out, values, factors)
     rec.flow.added.update(n for v in added if not v.data for n in v.sources)
