@@ -105,10 +105,13 @@ def test_a_hidden_result_that_is_read_as_a_number_is_noted():
 
 
 def test_scripted_modules_can_be_told():
+    from torch.nn.modules.module import _has_any_global_hook
+
     model = Net(scripted(nn.GELU()))
     with pytest.raises(ValueError, match=r"act is a ScriptModule.*activations=\['act'\]"):
         nap.plan(model, X)
     assert names(nap.normalize_(model, X, activations=[model.act])) == ["layer"]
+    assert not _has_any_global_hook(), "hooks on all modules must not stay"
 
 
 class Wrapped(nn.Module):

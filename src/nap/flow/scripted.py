@@ -38,16 +38,16 @@ def watched(rec: Recorder) -> Iterator[None]:
         if isinstance(module, torch.jit.ScriptModule) and id(module) in rec.names:
             rec._enter(module, args, {})
 
-    def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    def leave(module: nn.Module, args: Any, output: Any) -> Any:
         if isinstance(module, torch.jit.ScriptModule) and id(module) in rec.names:
-            return rec._exit(module, args, kwargs, output)
+            return rec._exit(module, args, {}, output)
         return None
 
     handles = []
     if any(isinstance(module, torch.jit.ScriptModule) for module in rec.modules.values()):
         handles = [  # a scripted module takes no hooks of its own
             register_module_forward_pre_hook(enter),
-            register_module_forward_hook(leave, with_kwargs=True),
+            register_module_forward_hook(leave),
         ]
     torch.jit.ScriptFunction.__call__ = called  # type: ignore[method-assign, assignment]
     try:
