@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from nap.flow import homogeneity
 from nap.flow.call import Call
 from nap.flow.contraction import contracted_axes, open_product, parametric_use, split_operands
@@ -49,7 +51,8 @@ def follow_lookup(call: Call) -> Value:
     rec.flow.tables |= table.sources
     remark_choice(rec, index)
     if not (index.data or index.foreign):  # positions: learned tokens, or biases, that may be activated, too
-        carry = rec.parametric(Use(table.sources, call.name), []) if table.sources else NO_CARRY
+        learned = table.sources and torch.is_grad_enabled()  # sinusoids are read without gradients
+        carry = rec.parametric(Use(table.sources, call.name), []) if learned else NO_CARRY
         return replace(table, index=False, carry=carry)
     carry = rec.parametric(Use(table.sources, call.name), [index])
     return Value(data=True, carry=carry, degrees=sum_degrees([table, index]), pending=index.pending)
