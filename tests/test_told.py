@@ -13,14 +13,22 @@ import nap
 X = torch.linspace(-2, 2, 24).sin().reshape(3, 8)
 
 
-@torch.jit.script
-def swish(x: Tensor) -> Tensor:
+CLOSED = torch.jit.CompilationUnit("""
+def swish(x):
     return x * torch.sigmoid(x)
 
+def doubled(x):
+    return x * 2.0
+
+def mul(x):
+    return torch.relu(x)
+""")
+swish, doubled = CLOSED.swish, CLOSED.doubled  # scripted functions whose Python is not there
+
 
 @torch.jit.script
-def doubled(x: Tensor) -> Tensor:
-    return x * 2.0
+def readable(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x)
 
 
 def scripted(module: nn.Module) -> nn.Module:
@@ -61,11 +69,7 @@ def test_a_refused_function_is_named_and_can_be_told(act):
 
 
 def test_a_function_of_others_is_not_taken_for_one_of_torch_by_its_name():
-    @torch.jit.script
-    def mul(x: Tensor) -> Tensor:
-        return torch.relu(x)
-
-    assert [p.name for p in nap.plan(Net(mul), X).problems] == ["script.mul"]
+    assert [p.name for p in nap.plan(Net(CLOSED.mul), X).problems] == ["script.mul"]
     library = torch.library.Library("nap_tests", "DEF")
     library.define("mul(Tensor x) -> Tensor")
     library.impl("mul", torch.relu, "CompositeImplicitAutograd")
@@ -78,11 +82,36 @@ def test_what_is_said_to_be_linear_carries_on():
     assert names(nap.plan(nn.Sequential(Net(doubled), nn.ReLU()), X, linear=["doubled"])) == ["0.head"]
 
 
+def test_a_scripted_function_is_read_as_it_was_written():
+    model = Net(readable)
+    (placement,) = nap.normalize_(model, X).placements
+    assert (placement.module, placement.reason) == ("layer", "enters sigmoid")
+    assert nap.verify(model, X).norms == 1
+
+
+@pytest.mark.parametrize("leave", [lambda h: h.detach().numpy(), lambda h: h.tolist()], ids=["numpy", "list"])
+def test_a_hidden_result_that_leaves_torch_is_refused(leave):
+    def through(h: Tensor) -> Tensor:
+        return torch.tensor(leave(h), dtype=torch.float32).relu()
+
+    (problem,) = nap.plan(Net(through), X).problems
+    assert problem.name in ("numpy", "tolist")
+    assert names(nap.plan(Net(through), X, activations=[problem.name])) == ["layer"]
+
+
+def test_a_hidden_result_that_is_read_as_a_number_is_noted():
+    plan = nap.plan(Net(lambda h: h * h.max().item()), X)
+    assert [(n.name, "as a number" in n.reason) for n in plan.left_alone] == [("layer", True)]
+
+
 def test_scripted_modules_can_be_told():
+    from torch.nn.modules.module import _has_any_global_hook
+
     model = Net(scripted(nn.GELU()))
     with pytest.raises(ValueError, match=r"act is a ScriptModule.*activations=\['act'\]"):
         nap.plan(model, X)
     assert names(nap.normalize_(model, X, activations=[model.act])) == ["layer"]
+    assert not _has_any_global_hook(), "hooks on all modules must not stay"
 
 
 class Wrapped(nn.Module):

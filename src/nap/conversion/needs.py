@@ -193,7 +193,7 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
     use = flow.uses[carry.key]
     if carry in meeting.faults:
         decision.refuse(
-            carry.site,
+            carry.site or min(use.sources),
             f"which of its features reach {meeting.operation} is unclear: {meeting.faults[carry]}",
             "normalise it by hand",
         )

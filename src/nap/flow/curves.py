@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from nap.flow import homogeneity
 from nap.flow.call import Call
 from nap.flow.operations import Kind
 from nap.flow.values import NO_CARRY, Carry, Value
@@ -95,6 +96,23 @@ def remark(rec: Recorder, carry: frozenset[Carry], text: str) -> None:
     for c in carry:
         if c.product is None:
             rec.flow.remarks.setdefault(c.site or min(rec.flow.uses[c.key].sources), text)
+
+
+def note_escape(rec: Recorder, name: str, values: Collection[Value]) -> None:
+    """A tensor leaves torch: what is made of it outside comes back as if it were made of nothing."""
+    for value in values:
+        if rec.told.kind([name]) is not None or not value.data or not value.carry | value.mask:
+            continue
+        if name in _AS_ARRAYS:
+            rec.flow.unknown.setdefault(name, rec.site)
+            rec.flow.degrees.update(homogeneity.of_nonlinearity(value.degrees))
+        else:
+            remark(rec, value.carry | value.mask, "the code reads it as a number; what that does is not seen")
+
+
+_AS_ARRAYS = frozenset(["numpy", "array", "tolist", "dlpack"])
+_AS_NUMBERS = frozenset(["item", "float", "int", "bool", "index", "complex"])
+ESCAPES = _AS_ARRAYS | _AS_NUMBERS
 
 
 def remark_choice(rec: Recorder, *indices: Value) -> None:

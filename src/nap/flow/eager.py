@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -21,8 +20,6 @@ def as_written() -> Iterator[None]:
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # importing it here would take seconds, and nothing is compiled
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-            stack.enter_context(warnings.catch_warnings())
-            warnings.filterwarnings("ignore", ".*when there are global hooks", UserWarning)  # ours
         for name, instead in _INSTEAD.items():
             stack.callback(setattr, checkpoint, name, getattr(checkpoint, name))
             setattr(checkpoint, name, instead)

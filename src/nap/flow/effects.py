@@ -10,6 +10,7 @@ from torch import Tensor
 from nap.flow import arithmetic, layers, meetings
 from nap.flow.call import Call, Follow, Outcome
 from nap.flow.operations import EPSILON, KEEPING_LAYOUT, KINDS, Kind
+from nap.flow.scripted import names_of_function
 from nap.flow.values import Value
 
 _FOLLOW: dict[Kind, Follow] = {
@@ -69,7 +70,7 @@ def _keeps_layout(call: Call, kind: Kind | None) -> bool:
 
 def kind_of(call: Call) -> Kind | None:
     """The kind of this call: mostly its name's, but some names do different things."""
-    names = {call.name, call.name.removeprefix("script.")}
+    names = names_of_function(call.name)
     told = call.rec.told.kind(names)
     if told is not None:
         call.rec.flow.told |= names

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from nap.flow import homogeneity
 from nap.flow.call import Call
 from nap.flow.contraction import contracted_axes, open_product, split_operands
@@ -28,6 +30,7 @@ def follow_contract(call: Call) -> Value:
     noised = frozenset(n for v in values if not v.data for n in v.noised)
     out = replace(merge([*values, *added]), degrees=degrees, mask=NO_CARRY, raw=False, noised=noised)
     data = [v for v in values if v.data]
+    remark_choice(rec, *(v for v in data if not v.carry))
     if not data:
         return made_of_weights(call, out, values, factors, added)
     rec.flow.added.update(n for v in added if not v.data for n in v.sources)
@@ -39,8 +42,8 @@ def follow_contract(call: Call) -> Value:
         return replace(out, carry=carry, degrees=degrees, affine=frozenset(), probability=False)
     if len(data) == len(factors) == 2 and not any(v.probability for v in data):
         axes = contracted_axes(call.name, call.args, factors)
-        product = replace(out, carry=open_product(rec, values, factors, axes), probability=False)
-        return with_itself(call, product, values, factors)
+        opened = replace(out, carry=open_product(rec, values, factors, axes), probability=False)
+        return with_itself(call, opened, values, factors)
     return replace(out, probability=False)
 
 
@@ -49,7 +52,8 @@ def follow_lookup(call: Call) -> Value:
     rec.flow.tables |= table.sources
     remark_choice(rec, index)
     if not (index.data or index.foreign):  # positions: learned tokens, or biases, that may be activated, too
-        carry = rec.parametric(Use(table.sources, call.name), []) if table.sources else NO_CARRY
+        learned = table.sources and torch.is_grad_enabled()  # sinusoids are read without gradients
+        carry = rec.parametric(Use(table.sources, call.name), []) if learned else NO_CARRY
         return replace(table, index=False, carry=carry)
     rec.flow.chosen |= table.sources
     carry = rec.parametric(Use(table.sources, call.name), [index])

@@ -133,7 +133,7 @@ def _features_last(gradient: Tensor, axis: int) -> Tensor:
 
 
 def _gradient(place: Tensor, output: Tensor, weights: Tensor) -> Tensor:
-    if not place.requires_grad:
+    if not (place.requires_grad and output.requires_grad):
         raise LayoutError(_CUT)
     gradient = pulled_back(place, output, weights)
     if gradient is None:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 
 from nap.flow import before_batch_norm, effects, homogeneity, scripted, special, told
 from nap.flow.call import Call
-from nap.flow.curves import Place
+from nap.flow.curves import ESCAPES, Place, note_escape
 from nap.flow.homogeneity import MIXED, NONE
 from nap.flow.meetings import meet_curves
 from nap.flow.operations import Kind, operation_name
@@ -217,6 +217,8 @@ class Recorder(TorchFunctionMode):
         self.streams.end(results)
         if results and any(v.carry for v in operands):
             before_batch_norm.note_use(call, effects.kind_of(call))
+        if not results and name in ESCAPES:
+            note_escape(self, name, operands)
         for i, result in enumerate(results):
             self.put(result, outcome(i, result) if callable(outcome) else outcome)
             if args and result is args[0] and result._is_view() and id(result._base) in self.values:

@@ -1,4 +1,4 @@
-"""TorchScript: functions and modules that run unseen, recorded at their calls."""
+"""TorchScript: functions are read as they were written, modules recorded at their calls."""
 
 from __future__ import annotations
 
@@ -16,31 +16,40 @@ if TYPE_CHECKING:
     from nap.flow.recorder import Recorder
 
 
+def names_of_function(name: str) -> set[str]:
+    """The names that a function goes by: a scripted one its own, too."""
+    return {name, name.removeprefix("script.")}
+
+
 @contextmanager
 def watched(rec: Recorder) -> Iterator[None]:
     """Inside, the recorder is told of each call of scripted functions and of the model's scripted modules."""
     plain = torch.jit.ScriptFunction.__call__
 
     def called(function: Any, *args: Any, **kwargs: Any) -> Any:
+        name = operation_name(function)
+        written = getattr(function, "_torchdynamo_inline", None)  # the Python that was scripted
+        if written is not None and rec.told.kind(names_of_function(name)) is None:
+            return written(*args, **kwargs)
         with torch._C.DisableTorchFunction():
-            return rec.call(operation_name(function), lambda *a, **k: plain(function, *a, **k), args, kwargs)
+            return rec.call(name, lambda *a, **k: plain(function, *a, **k), args, kwargs)
 
     def enter(module: nn.Module, args: Any) -> None:
         if isinstance(module, torch.jit.ScriptModule) and id(module) in rec.names:
             rec._enter(module, args, {})
 
-    def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    def leave(module: nn.Module, args: Any, output: Any) -> Any:
         if isinstance(module, torch.jit.ScriptModule) and id(module) in rec.names:
-            return rec._exit(module, args, kwargs, output)
+            return rec._exit(module, args, {}, output)
         return None
 
     handles = []
     if any(isinstance(module, torch.jit.ScriptModule) for module in rec.modules.values()):
         handles = [  # a scripted module takes no hooks of its own
             register_module_forward_pre_hook(enter),
-            register_module_forward_hook(leave, with_kwargs=True),
+            register_module_forward_hook(leave),
         ]
-    torch.jit.ScriptFunction.__call__ = called  # type: ignore[method-assign]
+    torch.jit.ScriptFunction.__call__ = called  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
