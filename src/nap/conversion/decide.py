@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from nap.conversion.carriers import has_direction
 from nap.conversion.needs import (
     Decision,
     Want,
     gather,
-    has_direction,
     layout_of,
     leave_one_feature,
     members_of,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nap.conversion.carriers import ProductKey, carrier_of, has_direction, product_name
 from nap.conversion.placement import Note, Options, Placement, Problem
 from nap.conversion.shared import shared_by
 from nap.flow.layout import LayoutError, sections
@@ -20,7 +21,7 @@ from nap.norms.norm import CHILD, EPS, FusedNorm, Layout, Section, has_parts
 from nap.norms.products import norm_on_product
 from nap.norms.recurrent import NORMALIZED
 
-ProductKey = tuple[str, frozenset[str]]  # the module whose forward makes a product, and its weights
+_OF_POSITIVES = ("sqrt", "rsqrt", "log", "log2", "log10")
 
 
 @dataclass
@@ -198,6 +199,12 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
             "normalise it by hand",
         )
         return
+    if meeting.operation in _OF_POSITIVES:
+        reason = (
+            f"its product enters {meeting.operation}, which takes no negative numbers, and a norm gives some"
+        )
+        decision.refuse(min(use.sources, default=carry.site), reason, "normalise it by hand")
+        return
     early = carry.call in meeting.active or carry in meeting.early
     inside = early or carry.site in flow.tupled or use.output is None
     if inside and not _can_be_product(decision, flow, meeting, carry):
@@ -248,7 +255,7 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
     be on the sum. And not where a module that is called uses the same weights.
     """
     use = flow.uses[carry.key]
-    if product_name(use.sources) in decision.untracked:
+    if product_name(use.sources) in decision.untracked or use.sources & flow.warped:
         return False
     if use.product is None or not use.fed or meeting.faults.get(carry) or not use.sources:
         return False
@@ -267,30 +274,6 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
     ):
         return False
     return carrier_of(decision.model, carry.site, use.sources) is not None
-
-
-def has_direction(weight: torch.Tensor) -> bool:
-    """Whether a weight is not all zeros; those that are never stand on the meta device in a trial copy."""
-    return weight.is_meta or bool(weight.any())
-
-
-def product_name(sources: frozenset[str]) -> str:
-    """What a product is listed by."""
-    return "+".join(sorted(sources))
-
-
-def carrier_of(model: nn.Module, site: str, sources: frozenset[str]) -> tuple[str, tuple[str, ...]] | None:
-    """The innermost module around a product that all its weights are below, and their paths from there."""
-    ids = {id(model.get_parameter(name)) for name in sources}
-    while True:
-        module = model.get_submodule(site)
-        paths = {id(p): path for path, p in module.named_parameters() if id(p) in ids}
-        if len(paths) == len(ids):
-            names = tuple(sorted(paths.values()))
-            return None if any("parametrizations." in name for name in names) else (site, names)
-        if not site:
-            return None
-        site = site.rpartition(".")[0]
 
 
 def _other_gains(meeting: Meeting, own: float) -> float:

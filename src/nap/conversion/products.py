@@ -8,17 +8,14 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from nap.conversion.carriers import ProductKey, carrier_of, has_direction, product_name
 from nap.conversion.needs import (
     Decision,
-    ProductKey,
     Want,
-    carrier_of,
-    has_direction,
     layout_of,
     leave_one_feature,
     members_of,
     parts_of,
-    product_name,
 )
 from nap.conversion.placement import Placement
 from nap.flow.layout import LayoutError

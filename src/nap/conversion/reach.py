@@ -9,6 +9,7 @@ from torch import nn
 from nap.conversion.needs import Decision
 from nap.conversion.placement import Note, Problem
 from nap.flow.record import Flow
+from nap.norms.products import replaced_biases
 from nap.weights import is_bare_vector
 
 UNREACHED = "no example reaches it"
@@ -18,10 +19,11 @@ def note_unreached(decision: Decision, flows: Sequence[Flow]) -> None:
     """Notes the modules and weights that no recorded forward used; with `strict` they are problems."""
     model = decision.model
     seen = set().union(*(flow.seen for flow in flows))
+    replaced = replaced_biases(model)
     unused = {
         name
         for name, parameter in model.named_parameters()
-        if name not in seen and not is_bare_vector(model, name, parameter)
+        if name not in seen | replaced and not is_bare_vector(model, name, parameter)
     }
     for name in _outermost(model, unused, seen):
         if any(name == path or name.startswith(f"{path}.") for path in decision.options.exclude if path):

@@ -15,7 +15,7 @@ from nap.flow.record import Flow, Meeting
 from nap.norms.gain import Gain
 from nap.norms.members import MemberNorm
 from nap.norms.norm import CHILD, SOURCES, FusedNorm
-from nap.norms.products import product_norms
+from nap.norms.products import product_norms, replaced_biases
 from nap.weights import Role, Weight, WeightTable, is_bare_vector
 
 _Half = tuple[str, Literal["mean", "noise"], str]  # a weight, what it is, and the other one
@@ -65,6 +65,8 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
     if isinstance(owner, Gain):
         return Weight(name, Role.GAIN, "scales what enters its layer, or leaves its table")
     if name not in flow.seen:
+        if name in replaced_biases(model):
+            return Weight(name, Role.BIAS, "a norm took its place")
         role = Role.BIAS if is_bare_vector(model, name, parameter) else Role.UNUSED
         return Weight(name, role, "the example forward does not use it")
     inline = name.rpartition(".")[0] in flow.inline and parameter.ndim == 1

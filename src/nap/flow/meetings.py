@@ -28,6 +28,8 @@ def follow_nonlinearity(kind: Kind) -> Follow:
         for value, tensor in zip(call.operands, call.tensors, strict=True):
             pending |= meet(call.rec, call.name, kind, value, tensor)
             meet_curves(call.rec, replace(value, carry=NO_CARRY))  # what its mask was made of
+            if kind is not Kind.HOMOGENEOUS and not value.data:
+                call.rec.flow.warped |= value.sources
         merged = merge(call.operands)
         data = merged.data or any(v.carry for v in call.operands)
         degrees = homogeneity.of_nonlinearity(sum_degrees(call.operands))

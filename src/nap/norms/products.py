@@ -118,6 +118,15 @@ def norm_on_product(module: nn.Module, weights: Iterable[Tensor]) -> nn.Module |
     return None
 
 
+def replaced_biases(model: nn.Module) -> set[str]:
+    """The biases that functions would add to products which have norms now."""
+    found = set()
+    for site, module in model.named_modules():
+        for source in module.__dict__.get(SOURCES, {}).values():
+            found |= {f"{site}.{path}".lstrip(".") for path in source.zero}
+    return found
+
+
 def products_run(module: nn.Module) -> bool:
     """Whether the norms on a module's products, if it has any, are at work."""
     forward = module.__dict__.get("forward")
