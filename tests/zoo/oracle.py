@@ -73,7 +73,8 @@ def label(
     for name, weight in weights.items():
         grown = _grown(model, weight, base, args, kwargs)
         verdicts = {key: _excuse(name, calls) for key, calls in grown.items()}
-        if weight.ndim in (2, 3) and len(weight) == 1:  # a norm of it would be a constant
+        one = weight.ndim in (2, 3) and len(weight) == 1 and "parametrizations." not in name
+        if one:  # a norm of it would be a constant
             verdicts = dict.fromkeys(verdicts, "one feature")
         hit = frozenset(key for key, excuse in verdicts.items() if excuse is None)
         if hit:

@@ -200,9 +200,7 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
         )
         return
     if meeting.operation in _OF_POSITIVES:
-        reason = (
-            f"its product enters {meeting.operation}, which takes no negative numbers, as a norm gives"
-        )
+        reason = f"its product enters {meeting.operation}, which takes no negative numbers, as a norm gives"
         decision.refuse(min(use.sources, default=carry.site), reason, "normalise it by hand")
         return
     early = carry.call in meeting.active or carry in meeting.early
