@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -270,7 +271,8 @@ def test_an_unfinished_or_damaged_run_decides_nothing(tmp_path: Path, manifest: 
 
 def test_a_network_that_broke_down_is_named_as_such(tmp_path: Path) -> None:
     write(tmp_path / "walk-demo" / "walks", walk_world(True))
-    manifest = {"finished": None, "sittings": [], "exit": f"{NOT_FINITE}: the loss is not finite at update 3"}
+    left = f"{NOT_FINITE}: the loss is not finite at update 3"
+    manifest: dict[str, Any] = {"finished": None, "sittings": [], "exit": left}
     (tmp_path / "walk-demo" / "walks" / "manifest.json").write_text(json.dumps(manifest))
     [rows] = read(tmp_path).values()
     assert {evidence.missing for _, evidence in judge(rows)} == {f"the run walks {BROKEN}"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +24,7 @@ def weights_of(dtype: torch.dtype) -> list[Tensor]:
     return made
 
 
-def fused_launches(work: partial[None]) -> int:
+def fused_launches(work: Callable[[], Any]) -> int:
     """Launches of our kernels in `work`."""
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True

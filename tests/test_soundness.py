@@ -43,16 +43,11 @@ ENTRIES = [
     *stable_baselines.ENTRIES,
     *PUBLIC[::20],
 ]  # all of them: benchmarks/zoo.py
-NOT_YET = {  # known to be wrong: to be emptied
-    "unet int time", "iqn", "hyena filter", "maxout", "maxout max method", "sorting", "setitem mask",
-    "topk sparse", "square", "pointnet tnet", "pointnet pool then mlp", "scripted helper",
-    "numpy roundtrip", "threshold gate other", "median pool", "Mamba",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "entry",
-    [entry for entry in ENTRIES if entry.name not in NOT_YET],
+    ENTRIES,
     ids=lambda entry: f"{entry.family}: {entry.name}",
 )
 @pytest.mark.filterwarnings("default")  # what other libraries warn of is theirs
