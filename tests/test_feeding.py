@@ -26,9 +26,11 @@ class Fed(nn.Module):
 
     def __init__(self, before: Callable[[Any], Tensor]):
         super().__init__()
-        self.before, self.layer, self.head = before, nn.Linear(8, 6), nn.Linear(6, 2)
+        self.before, self.head = before, nn.Linear(6, 2)
+        self.layer: nn.Module = nn.Linear(8, 6)
+        self.settings: Settings | None = None
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x: Any, *more: Any) -> Tensor:
         return self.head(F.relu(self.layer(self.before(x))))
 
 
@@ -38,6 +40,8 @@ class Holder:
 
 
 class Positions(nn.Module):
+    where: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("where", torch.linspace(0, 1, 24).reshape(3, 8))
@@ -73,8 +77,8 @@ def test_a_layer_is_normalised_whatever_feeds_it(before):
 
 def test_tensors_inside_an_object_beside_a_tensor_are_inputs():
     class Two(Fed):
-        def forward(self, x: Tensor, more: Holder) -> Tensor:
-            return super().forward(more.inside["x"]) + x.mean()
+        def forward(self, x: Tensor, *more: Holder) -> Tensor:
+            return super().forward(more[0].inside["x"]) + x.mean()
 
     assert [p.module for p in nap.plan(Two(nn.Identity()), (X, Holder(X))).placements] == ["layer"]
 
@@ -139,6 +143,8 @@ class LowRank(nn.Module):
 
 
 class Basis(nn.Module):
+    basis: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("basis", torch.randn(4, 8))
@@ -150,6 +156,8 @@ class Basis(nn.Module):
 
 class Smoothed(nn.Module):
     """A kernel that is smoothed by a fixed filter, which must not make it an input."""
+
+    kernel: Tensor
 
     def __init__(self) -> None:
         super().__init__()
