@@ -75,7 +75,7 @@ def _run(config: CaseStudy, arm: Arm, name: str, state: OptimizerState, tags: Ma
     arm = replace(twin, name=arm.name) if twin else arm if arm in AFFINE_ARMS else config.nap(arm)
     if arm.project == "step":
         arm = replace(arm, output=config.output)
-    run = arm_run(name, arm, continual(config, optimizer_state=state), {"experiment": "fig1"} | tags)
+    run = arm_run(name, arm, continual(config, optimizer_state=state), {"experiment": "fig1", **tags})
     if twin is None:
         return run
     return replace(run, group=slug(f"{twin.name}, {state}"), decides=twin.name not in config.arms)

@@ -113,7 +113,7 @@ def comparable(run: Run, tuning: Tuning) -> dict[str, Any]:
             return {key: plain(of) for key, of in value.items() if key not in (*FREE, *tuning.changes)}
         return value
 
-    return plain(json.loads(json.dumps(dataclasses.asdict(run.config))))  # type: ignore[no-any-return]
+    return plain(json.loads(json.dumps(dataclasses.asdict(run.config))))
 
 
 def label(run: Run) -> str:
