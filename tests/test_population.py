@@ -58,7 +58,7 @@ def test_members_one_by_one_are_members_batched(name: str, network: str) -> None
 
 
 def test_seeds_are_not_each_other() -> None:
-    rows = finished(continual(NAP))
+    rows = [row for row in finished(continual(NAP)) if row["task"] > 0]
     for name in ("loss", "gradient_norm", "parameter_norm"):
         assert len({row[name] for row in rows}) == len(rows)
 

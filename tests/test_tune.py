@@ -229,7 +229,7 @@ def test_the_search_goes_on_only_past_an_end(results: dict[float, list[float | N
 
 
 def test_rows_of_tuning_seeds_decide_no_claim() -> None:
-    rows: list[Any] = [
+    rows: list[dict[str, Any]] = [
         {"experiment": "walk", "arm": "GD", "seed": seed, "step": step, "dead": 0.1 * step}
         for seed in (0, 1, 2, 100, 101)
         for step in range(6)

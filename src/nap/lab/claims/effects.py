@@ -24,6 +24,7 @@ LEARNT = 0.02  # accuracy above chance that there must be before it can be kept 
 FEWEST_SEEDS = 3  # two seeds have one degree of freedom: t = 12.7
 NOTHING = 1e-9  # a ratio below this counts as this, so that an exact zero has a logarithm
 ONE_SIDED = 0.025  # of a 95 % interval
+SIZES = ("parameter_norm", "weight_norm", "effective_rate")  # of the weights: they grow from initialisation on
 
 GROWS, FALLS = Region(low=1 + TENTH), Region(high=1 / (1 + TENTH))
 GROWS_RAPIDLY, FALLS_SHARPLY = Region(low=RAPID), Region(high=1 / RAPID)
@@ -81,15 +82,17 @@ def ratio(what: str, numerator: np.ndarray, denominator: np.ndarray, needs: Regi
 
 
 def growth(samples: Samples, metric: str, needs: Region, *, peak: bool = False, **where: Any) -> Evidence:
-    """By which factor a metric changes from initialisation to the last tasks (or to its highest).
+    """By which factor a metric changes to the last tasks (or to its highest).
 
-    Where it was not measured at initialisation, from the first tasks.
+    Sizes of weights are compared with initialisation, where they were measured there. What a network learns,
+    such as its Jacobian, begins with the first tasks: a network that was never trained has hardly any.
     """
     series = samples.series(metric, **where)
     end, word = (series.peak(), "highest") if peak else (series.last(), "last")
-    since = "initialisation" if series.points[0] == 0 else "first"
+    initial = metric in SIZES and series.points[0] == 0
+    since, start = ("initialisation", series.start()) if initial else ("first", series.trained().first())
     name = metric.replace("_", " ").replace("jacobian", "Jacobian")
-    return ratio(f"{name}, {word} tasks against {since}", end, series.start(), needs)
+    return ratio(f"{name}, {word} tasks against {since}", end, start, needs)
 
 
 def skill_of(accuracy: np.ndarray, whose: str) -> float:

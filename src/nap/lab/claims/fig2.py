@@ -22,7 +22,7 @@ CAPTION, TEXT = "Figure 2, caption", "Section 4.1"
 def distance(samples: Samples, mode: str, needs: Region) -> Evidence:
     """The distance between the twins' functions, mean over steps, against that without rescaling."""
     ours, none = (samples.series("function_distance", along="step", arm=arm) for arm in (mode, "none"))
-    ours, none = together(ours.after_start(), none.after_start())
+    ours, none = together(ours.trained(), none.trained())
     return ratio(
         "distance between the twins' functions, against no rescaling",
         ours.values.mean(1),

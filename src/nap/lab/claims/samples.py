@@ -49,8 +49,8 @@ class Series:
         t = np.linspace(-0.5, 0.5, len(self.points))
         return (self.values - self.values.mean(1, keepdims=True)) @ t / (t @ t)
 
-    def after_start(self) -> Series:
-        """All but what was measured before the first step."""
+    def trained(self) -> Series:
+        """All but what was measured before the first update."""
         kept = [i for i, point in enumerate(self.points) if point > 0]
         return Series(self.values[:, kept], self.seeds, [self.points[i] for i in kept])
 

@@ -32,6 +32,11 @@ def at_task_changes(
             yield f"{name}, {state}", state, {"optimizer_state": state}
 
 
+def arm_runs(experiment: str, arms: Sequence[Arm], config: Continual) -> list[Run]:
+    """A run for each arm, all with the same settings."""
+    return [arm_run(arm.name, arm, config, {"experiment": experiment}) for arm in arms]
+
+
 def arm_run(
     name: str,
     arm: Arm,
