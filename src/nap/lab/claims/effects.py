@@ -24,7 +24,7 @@ LEARNT = 0.02  # accuracy above chance that there must be before it can be kept 
 FEWEST_SEEDS = 3  # two seeds have one degree of freedom: t = 12.7
 NOTHING = 1e-9  # a ratio below this counts as this, so that an exact zero has a logarithm
 ONE_SIDED = 0.025  # of a 95 % interval
-SIZES = ("parameter_norm", "weight_norm", "effective_rate")  # of the weights: they grow from initialisation on
+SIZES = ("parameter_norm", "weight_norm", "effective_rate")  # of weights: from initialisation on
 
 GROWS, FALLS = Region(low=1 + TENTH), Region(high=1 / (1 + TENTH))
 GROWS_RAPIDLY, FALLS_SHARPLY = Region(low=RAPID), Region(high=1 / RAPID)
