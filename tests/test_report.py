@@ -177,7 +177,7 @@ def test_a_partial_folder_says_what_is_missing(tmp_path: Path) -> None:
     assert "No rows for: no norm · LayerNorm · LayerNorm, rescaled each task · fresh · fresh, no norm" in text
     assert "Not in this folder:" in text
     assert "nap run fig2" in text
-    assert "0 of 14 claims hold" in text
+    assert "0 of 15 claims hold" in text
     assert "too few for an interval" in text
 
 

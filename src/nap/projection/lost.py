@@ -14,6 +14,11 @@ from nap.projection.sphere import norms_like
 LOOK_EVERY = 100  # projections, where a look makes the host wait for its device
 
 
+def is_undone(when: Tensor | None) -> bool:
+    """Whether an update is known not to be made: then nothing was lost in it."""
+    return when is not None and when.device.type == "cpu" and not bool(when)
+
+
 class Lost:
     """Warns once of each weight without a direction, by name.
 

@@ -18,7 +18,7 @@ from nap.norms.gain import Gain
 from nap.norms.norm import Norm
 from nap.projection import refusals
 from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
-from nap.projection.lost import Lost
+from nap.projection.lost import Lost, is_undone
 from nap.projection.names import bare_names, bare_state, counterparts
 from nap.projection.noisy import norms_together, project_together_, shared, state_with_noise, with_noise
 from nap.projection.plan import Excluded, NamePair, ProjectionPlan, decide, measured, names_in, pairs_of
@@ -210,7 +210,7 @@ class Projector:
             alone = [n for n in radii if n not in together and (n in self._growing) is ceiling]
             weights, limits = {name: held[name] for name in alone}, [radii[name] for name in alone]
             norms = project_tensors_(list(weights.values()), limits, when=when, ceiling=ceiling)
-            if not ceiling and self._lost.is_due(norms):
+            if not (ceiling or is_undone(when)) and self._lost.is_due(norms):
                 self._lost.warn(weights, radii)
         groups = [(held[mean], held[noise]) for mean, noise in pairs]
         project_together_(groups, [radii[mean] for mean, _ in pairs], when=when)
