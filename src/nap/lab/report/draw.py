@@ -86,7 +86,8 @@ def _ticks(axes: Axes, panel: Panel, low: float, high: float) -> None:
     if panel.x_log:
         axes.set_xscale("log")
         axes.set_xlim(first / 1.1, last * 1.1)
-        axes.xaxis.set_major_locator(FixedLocator(log_ticks(first / 1.1, last * 1.1)))
+        rates = sorted(set(xs))
+        axes.xaxis.set_major_locator(FixedLocator(rates[:: 1 + len(rates) // 7]))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: log_label(value)))
     else:

@@ -19,7 +19,8 @@ from nap.lab.report.panels import Figure, Line, Panel
 from nap.lab.report.style import looks
 
 FILE_NAME = "tuned.json"
-LOOKS = fig1.ARMS | fig1.VARIANTS | sequences.ARMS
+LOOKS = fig1.ARMS | fig1.VARIANTS | fig1.FRESH | sequences.ARMS
+STATE = ", optimizer "  # in a label: before what happened to it at a change of task
 NEAR = 0.05  # of the best result: rates that lose less are called usable
 
 
@@ -46,7 +47,7 @@ def find(directory: Path) -> list[Tuning]:
 def _read(path: Path, directory: Path) -> Tuning | None:
     try:
         content = json.loads(path.read_text("utf-8"))
-        labels = content.get("labels", {})
+        labels = _without_what_all_share(content.get("labels", {}))
         results = {
             str(labels.get(name, name)): {float(rate): [_number(v) for v in of[rate]] for rate in of}
             for name, of in content["results"].items()
@@ -65,6 +66,17 @@ def _read(path: Path, directory: Path) -> Tuning | None:
         return None
 
 
+def _without_what_all_share(labels: Mapping[str, str]) -> dict[str, str]:
+    """Labels without the treatment of the optimizer, where it is the same for all.
+
+    >>> _without_what_all_share({"a": "NaP, optimizer reset", "b": "fresh, optimizer reset"})
+    {'a': 'NaP', 'b': 'fresh'}
+    """
+    ends = {label.rpartition(STATE)[2] for label in labels.values()}
+    shared = len(ends) == 1 and all(STATE in label for label in labels.values())
+    return {name: label.rpartition(STATE)[0] if shared else label for name, label in labels.items()}
+
+
 def _number(value: Any) -> float | None:
     return None if value is None or not isfinite(value) else float(value)
 
@@ -72,7 +84,7 @@ def _number(value: Any) -> float | None:
 def figure(tuning: Tuning, name: str) -> Figure:
     """One panel; a line for each arm, over a logarithmic axis of learning rates."""
     lines = []
-    arms = {words: words.split(", optimizer ")[0] for words in tuning.results}
+    arms = {words: words.split(STATE)[0] for words in tuning.results}
     known = looks(LOOKS, arms.values())
     for words, of in tuning.results.items():
         rates = sorted(of)
