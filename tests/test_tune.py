@@ -244,10 +244,10 @@ def test_nap_shares_the_rate_of_the_arm_with_its_rule() -> None:
     alone = {run.name: run for run in fig1.runs(replace(fig1.PAPER, arms=("NaP",)))}["nap-reset"]
     arms: Any = ("NaP", "NaP, affine free", "NaP, affine joint")
     both = {run.config.arm.name: run for run in fig1.runs(replace(fig1.PAPER, arms=arms))}
-    nap, free, joint = (both[name] for name in arms)
-    assert alone.tuned_as == nap.tuned_as == free.tuned_as != joint.tuned_as
-    assert (alone.decides, nap.decides, free.decides) == (True, False, True)
-    assert replace(nap.config.arm, name="") == replace(free.config.arm, name="")
+    nap, free, joint = (both[name] for name in arms)  # NaP projects scales and offsets jointly
+    assert alone.tuned_as == nap.tuned_as == joint.tuned_as != free.tuned_as
+    assert (alone.decides, nap.decides, joint.decides) == (True, False, True)
+    assert replace(nap.config.arm, name="") == replace(joint.config.arm, name="")
     assert label(free) == "NaP, affine free, optimizer reset"
 
 

@@ -105,8 +105,8 @@ class Projected:
 
     output: OutputRule = "project"
     """NaP: the output layer too, which no norm follows; or leave it free"""
-    affine: AffineRule = "free"
-    """NaP: scales and offsets are free, projected jointly, or (decay) pulled back to (1, 0) as in §3.3"""
+    affine: AffineRule = "joint"
+    """NaP: scales and offsets are projected jointly, free, or (decay) pulled back to (1, 0) as in §3.3"""
     decay: float = 1e-3
     """NaP, with --affine decay: how far they are pulled back at each projection"""
 
