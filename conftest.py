@@ -1,6 +1,7 @@
 """Triton, which comes with the CUDA builds of torch only: what to leave out without it, and without a GPU."""
 
 import os
+import signal
 from importlib.util import find_spec
 
 import torch
@@ -18,6 +19,8 @@ NEED_TRITON = [
     "src/nap/projection/fused.py",
 ]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
+# Under nohup this signal is ignored, and so it would be in every process that a test starts.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if not torch.cuda.is_available():
     # Kernels are then interpreted: slow, but exact. Triton reads this once, and any test may be the first.
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -86,7 +86,7 @@ def test_a_mean_has_the_t_interval() -> None:
     x = np.random.default_rng(1).normal(size=6)
     found = interval(x, generator=np.random.default_rng(0), draws=200_000)
     reach = 2.57058 * x.std(ddof=1) / 6**0.5
-    assert found == pytest.approx((x.mean(), x.mean() - reach, x.mean() + reach), abs=0.01 * reach)
+    assert found[:3] == pytest.approx((x.mean(), x.mean() - reach, x.mean() + reach), abs=0.01 * reach)
 
 
 def test_pairs_stay_together() -> None:
@@ -110,6 +110,7 @@ def test_the_generator_decides() -> None:
 
 
 def test_seeds_that_agree_leave_no_doubt_and_one_seed_leaves_nothing_but() -> None:
-    assert interval(np.full(4, 0.3), generator=np.random.default_rng(0)) == pytest.approx((0.3, 0.3, 0.3))
+    alike = interval(np.full(4, 0.3), generator=np.random.default_rng(0))
+    assert alike[:3] == pytest.approx((0.3, 0.3, 0.3))
     with pytest.raises(ValueError, match="needs at least two"):
         interval(np.array([0.3]), generator=np.random.default_rng(0))

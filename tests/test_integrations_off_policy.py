@@ -146,6 +146,10 @@ def test_the_monitor_watches_actor_and_critics(policy: Any, tmp_path: Path) -> N
     assert hooks == ([0, 0] if policy == "MlpPolicy" else [1, 1])  # it lets go at the end
 
 
-def test_exploration_that_depends_on_the_state_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"spmm.*which is not known.*allow=\['spmm'\]"):
-        agent(SAC, NaPSACPolicy, use_sde=True)
+def test_the_noise_of_state_dependent_exploration_is_left_free() -> None:
+    """What the policy returns depends on its mean alone, so nothing tells how the noise's scale is seen."""
+    model = agent(SAC, NaPSACPolicy, use_sde=True)
+    actions = {row.name: row.action for row in model.policy.projector.plan.rows}
+    assert actions["actor.log_std"] == "free"
+    model.learn(60)
+    assert worst(model.policy.projector) <= 1e-6

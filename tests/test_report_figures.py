@@ -108,7 +108,7 @@ def test_fig4_names_what_is_missing_at_the_level_where_it_is() -> None:
 
 def test_revival_marks_the_changes_of_task_and_counts_revivals_by_task() -> None:
     (figure,) = revival.figures(Rows(synthetic.revival(tasks=4, looks=5)))
-    words = "Dead units alive at the next look"
+    words = "Dead units alive at the next measurement"
     assert titles(figure) == ["Dead units, Adam", "Dead units, SGD", f"{words}, Adam", f"{words}, SGD"]
     assert labels(figure) == [["no norm", "LayerNorm", "RMSNorm"]] * 4
     assert [list(panel.marks) for panel in figure.panels] == [[50, 100, 150]] * 2 + [[], []]

@@ -121,7 +121,8 @@ class TestReDo:
         redo = ReDo(every=1)
         redo.prepare_(model, INPUTS)
         redo.after_step_(run, INPUTS)
-        projector.project_()
+        with pytest.warns(UserWarning, match="2.weight: became zero"):
+            projector.project_()
         assert model[2].weight.count_nonzero() == 0  # as it is: no direction, no NaN
         with torch.no_grad():
             model[2].bias.fill_(1.0)  # units of layer 2 that pass a gradient on

@@ -307,6 +307,7 @@ def test_it_learns_and_projected_weights_keep_their_norms() -> None:
             assert parameter.detach().norm().item() == pytest.approx(before[name], rel=1e-5), name
 
 
+@pytest.mark.filterwarnings("ignore:.*became zero, infinite or NaN")  # the test makes it so
 def test_an_update_that_is_not_finite_is_not_made_and_ends_its_pass() -> None:
     run = work(config=replace(TINY, every=3))
     with torch.no_grad():

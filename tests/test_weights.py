@@ -317,3 +317,23 @@ def test_a_layer_exchanged_after_conversion_has_no_known_role():
     assert found["0.weight"].role == Role.WEIGHT
     assert "its norm is gone" in found["0.weight"].reason
     assert repr(found) == str(found)
+
+
+def test_what_no_output_depends_on_is_not_cancelled_by_a_norm() -> None:
+    """A policy that returns its mean alone: the example tells nothing of the scale of log σ."""
+
+    class Policy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.mean, self.log_std = nn.Linear(4, 8), nn.Linear(8, 2), nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.body(x).relu()
+            self.last = self.log_std(hidden).clamp(-20, 2).exp()
+            return self.mean(hidden).tanh()
+
+    model = Policy()
+    nap.normalize_(model, torch.randn(3, 4))
+    table = nap.weight_groups(model)
+    assert table["body.weight"].role is Role.SCALE_INVARIANT
+    assert table["log_std.weight"].role not in (Role.SCALE_INVARIANT, Role.NORMALISED)

@@ -84,11 +84,15 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         place="tokens" if name in flow.chosen else None,
     )
     degree = flow.degrees.get(name)
-    if degree is None:
+    sinks: set[str] = set().union(*(flow.sinks.get(site, set()) for site in sites))
+    met = [m for m in flow.meetings if any(c.site in sites for c in m.carry)]
+    norms = _norms_on(model, name, sites)
+    if degree is None and not (sinks or norms or name in flow.tables):
+        return replace(shape, role=Role.OUTPUT, reason="nothing that the example returns depends on it")
+    if degree is None and (not met or norms or "norm" in sinks):
         return replace(shape, role=Role.SCALE_INVARIANT, reason="a norm cancels its scale")
     if degree == NEAR:
         return replace(shape, role=Role.NORMALISED, reason="a norm cancels its scale, up to that norm's eps")
-    sinks: set[str] = set().union(*(flow.sinks.get(site, set()) for site in sites))
     if "output" in sinks:
         tied = "a table that is also the output layer" if name in flow.tables else ""
         return replace(shape, role=Role.OUTPUT, reason=tied or "reaches the output with no norm after it")
@@ -98,12 +102,10 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         shape = replace(shape, place="branch")
     if sinks == {"linear"}:
         return replace(shape, role=Role.CHAIN, reason="feeds another weight linearly")
-    norms = _norms_on(model, name, sites)
     if any(isinstance(norm, FusedNorm) and not norm.covers_all() for norm in norms):
         return replace(shape, reason="only a part of its output has a norm of its own")
     if (why := _as_it_is(flow, sites)) is not None:
         return replace(shape, role=Role.UNNORMALISED, reason=why)
-    met = [m for m in flow.meetings if any(c.site in sites for c in m.carry)]
     if met and not any(norms):
         where = " and ".join(dict.fromkeys(m.operation for m in met))
         if not all(_is_output(m) for m in met):
