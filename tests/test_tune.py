@@ -251,6 +251,16 @@ def test_nap_shares_the_rate_of_the_arm_with_its_rule() -> None:
     assert label(free) == "NaP, affine free, optimizer reset"
 
 
+def test_the_default_rule_changes_no_run_of_another_arm() -> None:
+    """Else all that is stored would have to be run again when the default changes."""
+    arms: Any = ("LayerNorm", "fresh", "NaP, affine free", "NaP, no affine")
+    runs = [fig1.runs(replace(fig1.PAPER, arms=arms, affine=rule)) for rule in ("joint", "decay", "free")]
+    assert [run.config for run in runs[0]] == [run.config for run in runs[1]]
+    assert [run.config for run in runs[0]] == [run.config for run in runs[2]]
+    own = [fig1.runs(replace(fig1.PAPER, arms=("NaP",), affine=rule))[0].config for rule in ("joint", "free")]
+    assert own[0] != own[1]
+
+
 def test_the_report_plots_results_against_rates(done: list[str], tmp_path: Path) -> None:
     main(["tune", "peak", "--out", str(tmp_path)])
     (found,) = find(tmp_path)

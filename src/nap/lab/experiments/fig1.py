@@ -75,7 +75,11 @@ def _run(config: CaseStudy, arm: Arm, name: str, state: OptimizerState, tags: Ma
     arm = replace(twin, name=arm.name) if twin else arm if arm in AFFINE_ARMS else config.nap(arm)
     if arm.project == "step":
         arm = replace(arm, output=config.output)
-    run = arm_run(name, arm, continual(config, optimizer_state=state), {"experiment": "fig1", **tags})
+    # an arm with a rule of its own says all of it: which rule is NaP's default changes no stored run
+    by_settings = arm.name == NAP.name and twin is None
+    rule = {} if by_settings or state == "legacy" else {"affine": NAP_PULL.affine, "decay": NAP_PULL.decay}
+    settings = continual(config, optimizer_state=state, **rule)
+    run = arm_run(name, arm, settings, {"experiment": "fig1", **tags})
     if twin is None:
         return run
     return replace(run, group=slug(f"{twin.name}, {state}"), decides=twin.name not in config.arms)
