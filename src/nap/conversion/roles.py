@@ -12,6 +12,7 @@ from nap.flow.homogeneity import NEAR
 from nap.flow.noise import KEY
 from nap.flow.operations import Kind
 from nap.flow.record import Flow, Meeting
+from nap.flow.special import is_opaque
 from nap.norms.gain import Gain
 from nap.norms.members import MemberNorm
 from nap.norms.norm import CHILD, SOURCES, FusedNorm
@@ -87,7 +88,8 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
     sinks: set[str] = set().union(*(flow.sinks.get(site, set()) for site in sites))
     met = [m for m in flow.meetings if any(c.site in sites for c in m.carry)]
     norms = _norms_on(model, name, sites)
-    if degree is None and not (sinks or norms or name in flow.tables):
+    whole = any(is_opaque(model.get_submodule(site)) for site in sites)  # its norms are inside
+    if degree is None and not (sinks or norms or whole or name in flow.tables):
         return replace(shape, role=Role.OUTPUT, reason="nothing that the example returns depends on it")
     if degree is None and (not met or norms or "norm" in sinks):
         return replace(shape, role=Role.SCALE_INVARIANT, reason="a norm cancels its scale")
