@@ -89,7 +89,7 @@ def trained(corpus: Corpus, options: argparse.Namespace, arm: str, rate: float, 
         trainer.watch.check()
     except ValueError:  # a loss or gradient that is not finite
         return float("inf")
-    return trainer.judge(_judged(corpus, options))[0]
+    return trainer.judge(_eval_batches(corpus, options))[0]
 
 
 def _rate(update: int, peak: float, options: argparse.Namespace) -> float:
@@ -104,9 +104,9 @@ def _rate(update: int, peak: float, options: argparse.Namespace) -> float:
     return float(value)
 
 
-def _judged(corpus: Corpus, options: argparse.Namespace) -> Iterator[Tensor]:
+def _eval_batches(corpus: Corpus, options: argparse.Namespace) -> Iterator[Tensor]:
     windows = corpus.valid.windows(options.length)
-    count = min(options.judged, len(windows))
+    count = min(options.eval_windows, len(windows))
     for start in range(0, count, options.batch):
         yield windows[range(start, min(start + options.batch, count))].to(options.device)
 
@@ -128,14 +128,25 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--warm-up", type=float, default=0.02, help="share of the updates")
-    parser.add_argument("--judged", type=int, default=256, help="windows of other documents")
+    parser.add_argument("--eval-windows", type=int, default=256, help="windows of other documents")
     parser.add_argument("--tokenizer", default="bpe-8192")
     parser.add_argument("--tokens", type=int, default=0, help="tokens of the text to learn from; 0 for all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
     options = parser.parse_args()
     corpus = load(["text8"], options.tokenizer, limit=options.tokens or None)
-    same = ("net", "blocks", "width", "heads", "length", "batch", "steps", "warm_up", "judged", "tokenizer")
+    same = (
+        "net",
+        "blocks",
+        "width",
+        "heads",
+        "length",
+        "batch",
+        "steps",
+        "warm_up",
+        "eval_windows",
+        "tokenizer",
+    )
     common: dict[str, Any] = {name: getattr(options, name) for name in (*same, "tokens")}
 
     def train(arm: str, rate: float, seed: int) -> float:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 import nap
 from nap.lab.data.corpus import load
 
-JUDGED = 65_536  # predictions that the loss is taken over
+EVAL_TOKENS = 65_536  # predictions that the loss is taken over
 PINNED = {"output": "project", "embeddings": "project", "branches": "project"}
 
 
@@ -123,8 +123,8 @@ class GPT(nn.Module):
 def text() -> tuple[Tensor, Tensor]:
     """Characters of text8 to learn from, and others."""
     corpus = load(["text8"], "bytes", limit=5_000_000)
-    learnt, judged = (torch.from_numpy(part.tokens.astype("int64")) for part in (corpus.train, corpus.valid))
-    return _letters(learnt), _letters(judged[: JUDGED + 1])
+    train, held_out = (torch.from_numpy(part.tokens.astype("int64")) for part in (corpus.train, corpus.valid))
+    return _letters(train), _letters(held_out[: EVAL_TOKENS + 1])
 
 
 def _letters(codes: Tensor) -> Tensor:
@@ -143,11 +143,11 @@ def train(
     length: int = 32,
 ) -> float:
     """The validation loss of one network at the end."""
-    learnt, judged = text()
+    train, held_out = text()
     torch.manual_seed(seed)
     model, how = make(), ARMS[arm]
     if how.normalize is not None:
-        nap.normalize_(model, learnt[: 2 * length].view(2, length), **how.normalize)
+        nap.normalize_(model, train[: 2 * length].view(2, length), **how.normalize)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.1)
     if how.project is not None:
         nap.Projector(model, **how.project).attach(optimizer)
@@ -156,16 +156,16 @@ def train(
     )
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
-        starts = torch.randint(len(learnt) - length, (batch, 1), generator=generator)
-        strings = learnt[starts + torch.arange(length + 1)]
+        starts = torch.randint(len(train) - length, (batch, 1), generator=generator)
+        strings = train[starts + torch.arange(length + 1)]
         loss = F.cross_entropy(model(strings[:, :-1]).flatten(0, 1), strings[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
     with torch.no_grad():
-        logits = model(judged[:-1].view(-1, length))
-        return F.cross_entropy(logits.flatten(0, 1), judged[1:]).item()
+        logits = model(held_out[:-1].view(-1, length))
+        return F.cross_entropy(logits.flatten(0, 1), held_out[1:]).item()
 
 
 def main() -> None:
