@@ -143,11 +143,11 @@ def train(
     length: int = 32,
 ) -> float:
     """The validation loss of one network at the end."""
-    train, held_out = text()
+    tokens, held_out = text()
     torch.manual_seed(seed)
     model, how = make(), ARMS[arm]
     if how.normalize is not None:
-        nap.normalize_(model, train[: 2 * length].view(2, length), **how.normalize)
+        nap.normalize_(model, tokens[: 2 * length].view(2, length), **how.normalize)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.1)
     if how.project is not None:
         nap.Projector(model, **how.project).attach(optimizer)
@@ -156,8 +156,8 @@ def train(
     )
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
-        starts = torch.randint(len(train) - length, (batch, 1), generator=generator)
-        strings = train[starts + torch.arange(length + 1)]
+        starts = torch.randint(len(tokens) - length, (batch, 1), generator=generator)
+        strings = tokens[starts + torch.arange(length + 1)]
         loss = F.cross_entropy(model(strings[:, :-1]).flatten(0, 1), strings[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()

@@ -229,7 +229,7 @@ def tokenised(
         if all(found.about.get(key) == value for key, value in about.items()):
             return found
     except TokensMissing:
-        pass
+        pass  # they are made below
     except TokensDamaged as error:
         print(f"warning: {error}: it is made again now", file=sys.stderr)
     tokens = _counted(_encoded(texts, coder), count)
