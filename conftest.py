@@ -7,13 +7,13 @@ from importlib.util import find_spec
 import torch
 
 NEED_TRITON = [
-    "src/nap/lab/training/coefficients_kernels.py",
-    "src/nap/lab/training/convolution_boxes.py",
-    "src/nap/lab/training/convolution_kernels.py",
-    "src/nap/lab/training/convolution_parts.py",
-    "src/nap/lab/training/kernels.py",
-    "src/nap/lab/training/rectified_kernels.py",
-    "src/nap/lab/vision/descent.py",
+    "src/nap/lab/loops/supervised/stacked/coefficients_kernels.py",
+    "src/nap/lab/loops/supervised/stacked/convolution_boxes.py",
+    "src/nap/lab/loops/supervised/stacked/convolution_kernels.py",
+    "src/nap/lab/loops/supervised/stacked/convolution_parts.py",
+    "src/nap/lab/loops/population/kernels.py",
+    "src/nap/lab/loops/supervised/stacked/rectified_kernels.py",
+    "src/nap/lab/loops/supervised/descent.py",
     "src/nap/norms/fused.py",
     "src/nap/norms/rows.py",
     "src/nap/projection/fused.py",

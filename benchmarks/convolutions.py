@@ -24,8 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nap.lab.loops.supervised.stacked.convolution_tiles import Boxes, Tiles
 from nap.lab.models.vgg import POOL, VGG_LIKE
-from nap.lab.training.convolution_tiles import Boxes, Tiles
 
 TURNS, REPEATS = 3, 4  # inputs, and how often a graph goes through all of them
 BOXES = (  # outputs, positions or channels, warps, stages
@@ -139,7 +139,7 @@ class Layer:
         self.dy = made(members, batch, size, size, outputs)
 
     def ours(self, product: str, tiles: Any = None) -> Callable[[int], Any]:
-        from nap.lab.training import convolution_boxes, convolution_kernels
+        from nap.lab.loops.supervised.stacked import convolution_boxes, convolution_kernels
 
         kernels: Any = convolution_boxes if isinstance(tiles, Boxes) else convolution_kernels
         options = {} if tiles is None else {"tiles": tiles}

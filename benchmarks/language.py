@@ -21,10 +21,10 @@ from pathlib import Path
 
 import torch
 
+from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, SequenceArm
+from nap.lab.loops.language.settings import Network
+from nap.lab.loops.language.trainer import Trainer
 from nap.lab.models.transformer import Transformer
-from nap.lab.sequences.arms import BASELINE, NAP, NORM_ONLY, SequenceArm
-from nap.lab.sequences.settings import Network
-from nap.lab.sequences.trainer import Trainer
 
 ARMS = (BASELINE, NORM_ONLY, NAP)
 

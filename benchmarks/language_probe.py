@@ -28,9 +28,9 @@ from rate_trials import Trials, bar, compare
 from torch import Tensor, nn
 
 import nap
-from nap.lab.data.corpus import Corpus, load
-from nap.lab.sequences.settings import Network
-from nap.lab.sequences.trainer import Trainer
+from nap.lab.datasets.corpus import Corpus, load
+from nap.lab.loops.language.settings import Network
+from nap.lab.loops.language.trainer import Trainer
 from nap.schedules import warmup_cosine_value
 
 RMS = {"norm": "rms"}

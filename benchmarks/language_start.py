@@ -27,7 +27,7 @@ from rate_trials import Trials, bar, compare
 from torch import Tensor, nn
 
 import nap
-from nap.lab.data.corpus import load
+from nap.lab.datasets.corpus import load
 
 EVAL_TOKENS = 65_536  # predictions that the loss is taken over
 PINNED = {"output": "project", "embeddings": "project", "branches": "project"}

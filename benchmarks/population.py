@@ -22,12 +22,12 @@ import torch
 from torch.nn import functional as F
 
 import nap
-from nap.lab.training.arms import NAP
-from nap.lab.training.continual import skeleton_of
-from nap.lab.training.learner import Learner, Recipe
-from nap.lab.training.population import Strategy, initial_values
-from nap.lab.training.projection import PopulationProjector
-from nap.lab.training.settings import Continual
+from nap.lab.loops.population.arms import NAP
+from nap.lab.loops.population.continual import skeleton_of
+from nap.lab.loops.population.learner import Learner, Recipe
+from nap.lab.loops.population.population import Strategy, initial_values
+from nap.lab.loops.population.projection import PopulationProjector
+from nap.lab.loops.population.settings import Continual
 from nap.methods import Method
 
 NETS = {

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from nap.lab.rainbow.games import make
-from nap.lab.rainbow.run import RainbowRun
-from nap.lab.rainbow.settings import Agent, AgentRun
-from nap.lab.rainbow.variants import FOUR, Variant
+from nap.lab.loops.rainbow.games import make
+from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.settings import Agent, AgentRun
+from nap.lab.loops.rainbow.variants import FOUR, Variant
 
 VARIANTS = {variant.name: variant for variant in FOUR}
 

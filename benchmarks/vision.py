@@ -24,12 +24,12 @@ from pathlib import Path
 import torch
 
 from nap.lab.experiments.table1_cifar import PAPER
+from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.loops.supervised.augment import Crops
+from nap.lab.loops.supervised.settings import Seeing
+from nap.lab.loops.supervised.together import Together
+from nap.lab.loops.supervised.trainer import Trainer
 from nap.lab.models.resnet import ResNetV2
-from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.vision.augment import Crops
-from nap.lab.vision.settings import Seeing
-from nap.lab.vision.together import Together
-from nap.lab.vision.trainer import Trainer
 
 ARMS = {arm.name: arm for arm in (BASELINE, NORM_ONLY, NAP)}
 LEVELS = (torch.full((3,), 127.5), torch.full((3,), 70.0))  # mean and deviation of random bytes, about

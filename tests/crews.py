@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nap.lab.runs.crew import Place, Sharing, joined
+from nap.lab.runner.crew import Place, Sharing, joined
 
 CPU = torch.device("cpu")
 SIZE = 2

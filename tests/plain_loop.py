@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 import nap
 from nap import diagnostics
-from nap.lab.data.images import Images
-from nap.lab.data.streams import Stream, batches, reorder
-from nap.lab.training.arms import METHODS, Arm
-from nap.lab.training.settings import Continual
+from nap.lab.datasets.images import Images
+from nap.lab.datasets.streams import Stream, batches, reorder
+from nap.lab.loops.population.arms import METHODS, Arm
+from nap.lab.loops.population.settings import Continual
 from nap.methods import Training
 from nap.weights import WEIGHT_ROLES, Role, weight_groups
 from tiny_runs import Notes, Row

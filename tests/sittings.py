@@ -22,8 +22,8 @@ from unittest import mock
 
 import torch
 
-from nap.lab.runs import RunFolder, Work, provenance
-from nap.lab.runs.signals import stop_requests
+from nap.lab.runner import RunFolder, Work, provenance
+from nap.lab.runner.signals import stop_requests
 from small_work import CONFIG, Training, run
 
 FORKSERVER = mp.get_context("forkserver")

@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from nap.lab.data import store
-from nap.lab.data.dataset import File, ImageSet, Split
+from nap.lab.datasets import store
+from nap.lab.datasets.dataset import File, ImageSet, Split
 
 Contents = Mapping[str, bytes]
 

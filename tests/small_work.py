@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from nap.lab.runs import NotFinite, Outcome, RunFolder, carry_out
+from nap.lab.runner import NotFinite, Outcome, RunFolder, carry_out
 
 CONFIG: dict[str, Any] = {
     "experiment": "fig1",

@@ -6,8 +6,8 @@ import sys
 from dataclasses import replace
 
 from nap.lab.cli import requested
-from nap.lab.sweep.how import Sweeping
-from nap.lab.sweep.jobs import Job, jobs
+from nap.lab.launch.how import Sweeping
+from nap.lab.launch.jobs import Job, jobs
 
 
 def asked(line: str) -> list[Job]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nap.lab.scores import ATARI57
+from nap.lab.metrics import ATARI57
 
 Row = dict[str, Any]
 Curve = Callable[[float], float]  # share of the run → normalised score

@@ -23,16 +23,20 @@ ROOMS = {  # room of the lab → rooms that it may reach, besides itself
     "rows": {"files"},
     "stored": {"files", "rows"},
     "seeds": set(),
-    "scores": set(),
-    "data": {"files"},
+    "metrics": set(),
+    "datasets": {"files"},
     "models": set(),
-    "runs": {"files", "rows", "stored"},
-    "training": {"data", "models", "runs", "seeds"},
-    "rainbow": {"models", "runs", "seeds", "training"},
-    "sequences": {"data", "files", "models", "runs", "seeds", "training"},
-    "vision": {"data", "models", "runs", "seeds", "training"},
-    "claims": {"rows", "stored", "scores", "seeds"},
-    "report": {"files", "rows", "stored", "claims", "scores", "seeds"},
+    "runner": {"files", "rows", "stored"},
+    "loops": {"datasets", "files", "models", "runner", "seeds"},
+    "claims": {"rows", "stored", "metrics", "seeds"},
+    "report": {"files", "rows", "stored", "claims", "metrics", "seeds"},
+}
+LOOPS = {  # training loop → the others that it may reach: what they share, and nothing else
+    "common": set(),
+    "population": {"common"},
+    "supervised": {"common", "population"},
+    "language": {"common", "population"},
+    "rainbow": {"common", "population"},
 }
 # files that need Triton, which comes with torch on Linux; optional
 KERNELS = {"nap.norms.fused", "nap.norms.rows", "nap.projection.fused"}
@@ -41,7 +45,7 @@ SERVES = {  # module of nap.integrations → the libraries that it may import
     "nap.integrations.huggingface": {"transformers"},
     "nap.integrations.stable_baselines3": {"stable_baselines3", "gymnasium"},
 }
-PLACES = {"ray": "nap.lab.sweep.ray_engine", "submitit": "nap.lab.sweep.slurm_engine"}
+PLACES = {"ray": "nap.lab.launch.ray_engine", "submitit": "nap.lab.launch.slurm_engine"}
 LIBRARY_NEEDS = {"torch", "numpy", "nap", *sys.stdlib_module_names}
 
 
@@ -61,6 +65,12 @@ def room_of(module: str) -> str:
     """The part of the lab that a module belongs to, "" outside of it."""
     parts = module.split(".")
     return parts[2] if parts[:2] == ["nap", "lab"] and len(parts) > 2 else ""
+
+
+def loop_of(module: str) -> str:
+    """The training loop that a module belongs to, "" outside of them."""
+    parts = module.split(".")
+    return parts[3] if parts[:3] == ["nap", "lab", "loops"] and len(parts) > 3 else ""
 
 
 def imports(path: Path, source: str | None = None) -> Iterator[str]:
@@ -106,7 +116,10 @@ def broken_arrows(path: Path, source: str | None = None) -> list[str]:
         room, other = room_of(here), room_of(target)
         if other and room in ROOMS and other != room and other not in ROOMS[room]:
             found.append(f"{here} imports {target}: from {room} one reaches {sorted(ROOMS[room])} only")
-        inside = here.startswith(("nap.lab.experiments", "nap.lab.sweep")) or here == "nap.lab.cli"
+        loop, its = loop_of(here), loop_of(target)
+        if its and loop in LOOPS and its not in {loop, *LOOPS[loop]}:
+            found.append(f"{here} imports {target}: from {loop} one reaches {sorted(LOOPS[loop])} only")
+        inside = here.startswith(("nap.lab.experiments", "nap.lab.launch")) or here == "nap.lab.cli"
         if target.startswith("nap.lab.experiments") and not inside:
             found.append(f"{here} imports {target}: experiments are for the command line alone")
     return found
@@ -131,13 +144,13 @@ def test_imports_follow_the_arrows(path: Path) -> None:
         ("integrations/lightning.py", "from nap.methods.redo import redo_"),
         ("integrations/lightning.py", "from nap.lab.rows import read_rows"),
         ("integrations/monitor.py", "import lightning"),
-        ("lab/runs.py", "from nap.lab.experiments import fig1"),
+        ("lab/runner/folder.py", "from nap.lab.experiments import fig1"),
         ("lab/report/page.py", "import torch"),
         ("lab/claims.py", "from nap.diagnostics import feature_rank"),
-        ("lab/data/images.py", "from nap.lab.training import learner"),
-        ("lab/training/learner.py", "from nap.lab.rainbow import replay"),
-        ("lab/runs/carry.py", "from nap.lab.sweep import jobs"),
-        ("lab/sweep/drive.py", "import ray"),
+        ("lab/datasets/images.py", "from nap.lab.loops.population import learner"),
+        ("lab/loops/population/learner.py", "from nap.lab.loops.rainbow import replay"),
+        ("lab/runner/carry.py", "from nap.lab.launch import jobs"),
+        ("lab/launch/drive.py", "import ray"),
         ("weights.py", "import scipy.stats"),
         ("methods/redo.py", "from sklearn import datasets"),
     ],

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from ale_py import AtariVectorEnv, roms
 
-from nap.lab.rainbow.atari import GAMES, NOOPS, TWO_PLAYERS, Atari, episode_seeds, single_player
-from nap.lab.rainbow.games import Step
+from nap.lab.loops.rainbow.atari import GAMES, NOOPS, TWO_PLAYERS, Atari, episode_seeds, single_player
+from nap.lab.loops.rainbow.games import Step
 
 
 def stacked(game: str, count: int, seed: int) -> tuple[AtariVectorEnv, np.ndarray, dict[str, np.ndarray]]:

@@ -14,9 +14,9 @@ import pytest
 from nap.lab.cli import BAD_USAGE, FINE, PROBLEMS, main
 from nap.lab.experiments import running
 from nap.lab.experiments.experiment import MODULES, experiments
+from nap.lab.launch import command
 from nap.lab.options import How
 from nap.lab.possible import SIZES, check_possible
-from nap.lab.sweep import command
 
 HUGE = str(10**30)
 NUMBERS = ("x", "", "nan", "1.5e400")

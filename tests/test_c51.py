@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from nap.lab.loops.rainbow import c51
 from nap.lab.models.rainbow_net import DQN, NoisyLinear, RainbowNet, noise_of
-from nap.lab.rainbow import c51
 
 SMALL = {"shape": (12, 12), "torso": ((4, 3, 2), (6, 3, 1)), "hidden": 16, "atoms": 11}
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nap.lab.rainbow.catch import BALL, PADDLE, Catch
-from nap.lab.rainbow.games import make
+from nap.lab.loops.rainbow.catch import BALL, PADDLE, Catch
+from nap.lab.loops.rainbow.games import make
 from test_games import play
 
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from nap.lab.runs import Damaged, checkpoint, content, durable
+from nap.lab.runner import Damaged, checkpoint, content, durable
 
 STATE = {
     "weights": {"w": torch.arange(12.0).reshape(3, 4), "half": torch.ones(5, dtype=torch.bfloat16)},

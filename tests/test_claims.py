@@ -22,7 +22,7 @@ from nap.lab.claims.claim import NotEnough
 from nap.lab.claims.effects import decide, every
 from nap.lab.claims.samples import BROKEN, DAMAGED, FEWEST_POINTS, RESUMABLE, UNFINISHED, Samples
 from nap.lab.rows import Row, RowFile, Rows
-from nap.lab.runs.work import NOT_FINITE
+from nap.lab.runner.work import NOT_FINITE
 from synthetic_worlds import (
     SEEDS,
     WORLDS,

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nap.lab.training.arms import FRESH, FRESH_NO_NORM, LAYER_NORM, NAP, RESCALED, Arm
-from nap.lab.training.continual import ContinualRun
+from nap.lab.loops.population.arms import FRESH, FRESH_NO_NORM, LAYER_NORM, NAP, RESCALED, Arm
+from nap.lab.loops.population.continual import ContinualRun
 from nap.projection.sphere import norms_of
 from plain_loop import PlainLoop
 from tiny_runs import (

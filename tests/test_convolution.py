@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.testing import assert_close
 
-from nap.lab.training import convolution, trusted
-from nap.lab.training.convolution import Convolution, adopt_, convolve
+from nap.lab.loops.supervised.stacked import convolution, trusted
+from nap.lab.loops.supervised.stacked.convolution import Convolution, adopt_, convolve
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nap.lab.training.convolution_tiles import Boxes, gradient_boxes, product_boxes
+from nap.lab.loops.supervised.stacked.convolution_tiles import Boxes, gradient_boxes, product_boxes
 from test_convolution import DEVICE, by_hand, given
 from test_convolution_kernels import CUDA, last
 from test_convolution_tiles import LAYERS
 
-boxes = pytest.importorskip("nap.lab.training.convolution_boxes", reason="needs Triton")
+boxes = pytest.importorskip("nap.lab.loops.supervised.stacked.convolution_boxes", reason="needs Triton")
 FETCHES = CUDA and boxes._available(DEVICE)
 
 
@@ -55,7 +55,7 @@ def test_channels_that_are_no_whole_boxes_are_refused() -> None:
 
 @pytest.mark.skipif(CUDA, reason="in float32, by the interpreter")
 def test_convolutions_that_fit_go_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nap.lab.training import convolution_kernels
+    from nap.lab.loops.supervised.stacked import convolution_kernels
 
     def refuse(*given: object, **options: object) -> None:
         raise AssertionError("not by boxes")

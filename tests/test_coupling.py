@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nap.lab.data.streams import batches
+from nap.lab.datasets.streams import batches
 from nap.lab.experiments.fig2 import MODES, TwinRun, Twins
-from nap.lab.training.continual import Row
-from nap.lab.training.settings import Network
+from nap.lab.loops.population.continual import Row
+from nap.lab.loops.population.settings import Network
 from nap.projection.sphere import norms_of
 from nap.rates.twins import TwinPair
 from tiny_runs import (

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from nap.lab.data.images import load
-from nap.lab.runs.work import NotFinite
-from nap.lab.training.arms import FRESH, LAYER_NORM, METHODS, NAP, NO_NORM, RESCALED, Arm
-from nap.lab.training.continual import ArmRun, ContinualRun
-from nap.lab.training.learner import member_norms
-from nap.lab.training.settings import Continual
+from nap.lab.datasets.images import load
+from nap.lab.loops.population.arms import FRESH, LAYER_NORM, METHODS, NAP, NO_NORM, RESCALED, Arm
+from nap.lab.loops.population.continual import ArmRun, ContinualRun
+from nap.lab.loops.population.learner import member_norms
+from nap.lab.loops.population.settings import Continual
+from nap.lab.runner.work import NotFinite
 from nap.projection.sphere import norms_of, project_tensors_
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -78,7 +78,7 @@ def stacks(members: int) -> list[Tensor]:
 
 @pytest.mark.parametrize("members", [1, 3])
 def test_kernel_norms(members: int) -> None:
-    from nap.lab.training import kernels
+    from nap.lab.loops.population import kernels
 
     torch.testing.assert_close(kernels.member_norms(stacks(members)), member_norms(stacks(members)))
 
@@ -86,7 +86,7 @@ def test_kernel_norms(members: int) -> None:
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("members", [1, 3])
 def test_kernels_step_and_project_as_torch_does(members: int, skip: bool) -> None:
-    from nap.lab.training import kernels
+    from nap.lab.loops.population import kernels
 
     ours, theirs = ([w.requires_grad_() for w in stacks(members)] for _ in range(2))
     optimizers = [torch.optim.Adam(w, lr=1e-2, fused=True, capturable=True) for w in (ours, theirs)]

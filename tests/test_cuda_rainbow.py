@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from nap.lab.rainbow.run import RainbowRun
-from nap.lab.rainbow.settings import AgentRun
-from nap.lab.rainbow.variants import FOUR, NAP, Variant
+from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.settings import AgentRun
+from nap.lab.loops.rainbow.variants import FOUR, NAP, Variant
 from tiny_agents import TINY, finished
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nap.lab.data.strings import random_strings
-from nap.lab.sequences.arms import BASELINE, NAP, NORM_ONLY, SequenceArm
-from nap.lab.sequences.settings import Memorising
-from nap.lab.sequences.trainer import Trainer
+from nap.lab.datasets.strings import random_strings
+from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, SequenceArm
+from nap.lab.loops.language.settings import Memorising
+from nap.lab.loops.language.trainer import Trainer
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from nap.lab.training import trusted
-from nap.lab.training.network_run import NetworkRun
-from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.vision.run import VisionWork
-from nap.lab.vision.settings import Seeing
-from nap.lab.vision.viewing import Viewing
-from nap.lab.vision.viewing_run import ViewingWork
+from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.loops.supervised.run import VisionWork
+from nap.lab.loops.supervised.settings import Seeing
+from nap.lab.loops.supervised.stacked import trusted
+from nap.lab.loops.supervised.viewing import Viewing
+from nap.lab.loops.supervised.viewing_run import ViewingWork
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 TINY = Seeing(

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.vision.augment import Crops
-from nap.lab.vision.settings import Seeing
-from nap.lab.vision.trainer import Trainer
+from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.loops.supervised.augment import Crops
+from nap.lab.loops.supervised.settings import Seeing
+from nap.lab.loops.supervised.trainer import Trainer
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 SHAPES = [(3,), (40, 60), (2,), (16, 8, 3, 3), (3000,), (5, 3, 1, 1)]  # some of more than one block
 HALF = 2**-8 if CUDA else 2**-7  # how far a number in bfloat16 may be: Triton's interpreter rounds down
 RATE, MOMENTUM, DECAY = 0.1, 0.9, 0.05
-pytest.importorskip("nap.lab.vision.descent", reason="needs Triton", exc_type=ImportError)
+pytest.importorskip("nap.lab.loops.supervised.descent", reason="needs Triton", exc_type=ImportError)
 
 
 def parameters() -> list[Tensor]:
@@ -45,7 +45,7 @@ def sgd(these: list[Tensor]) -> torch.optim.SGD:
 
 @pytest.mark.parametrize("on_spheres", [(), (1, 3)], ids=["free", "projected"])
 def test_a_few_steps_are_those_of_sgd_and_the_projection(on_spheres: tuple[int, ...]) -> None:
-    from nap.lab.vision.descent import Descent
+    from nap.lab.loops.supervised.descent import Descent
 
     ours, theirs = parameters(), parameters()
     first, second = sgd(ours), sgd(theirs)
@@ -74,7 +74,7 @@ def test_a_few_steps_are_those_of_sgd_and_the_projection(on_spheres: tuple[int, 
 
 
 def test_nothing_moves_where_it_must_not() -> None:
-    from nap.lab.vision.descent import Descent
+    from nap.lab.loops.supervised.descent import Descent
 
     ours = parameters()
     optimizer = sgd(ours)
@@ -93,7 +93,7 @@ def test_nothing_moves_where_it_must_not() -> None:
 
 
 def test_a_weight_without_direction_stays_as_it_is() -> None:
-    from nap.lab.vision.descent import Descent
+    from nap.lab.loops.supervised.descent import Descent
 
     weight = torch.zeros(3, 2, device=DEVICE).requires_grad_()
     descent = Descent(

@@ -12,13 +12,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nap.lab.data.questions import read
-from nap.lab.data.store import DataMissing
-from nap.lab.data.text import Bytes
-from nap.lab.runs.work import OtherInputs
-from nap.lab.sequences.arms import NAP
-from nap.lab.sequences.examined import HELD_OUT, Examined, ExaminedWork, exam
-from nap.lab.training.network_run import NetworkRun
+from nap.lab.datasets.questions import read
+from nap.lab.datasets.store import DataMissing
+from nap.lab.datasets.text import Bytes
+from nap.lab.loops.language.arms import NAP
+from nap.lab.loops.language.examined import HELD_OUT, Examined, ExaminedWork, exam
+from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.runner.work import OtherInputs
 
 TINY: dict[str, Any] = {
     "blocks": 1, "heads": 2, "width": 16, "tokenizer": "bytes", "length": 32, "batch_size": 8,
@@ -170,7 +170,9 @@ def test_the_same_set_twice_is_refused(tmp_path: Path) -> None:
 def test_what_cannot_be_examined_is_said_before_texts_are_put_into_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nap.lab.sequences.language.load", lambda *args, **options: pytest.fail("too late"))
+    monkeypatch.setattr(
+        "nap.lab.loops.language.language.load", lambda *args, **options: pytest.fail("too late")
+    )
     with pytest.raises(DataMissing, match="nap data fetch piqa"):
         work("piqa")
     with pytest.raises(ValueError, match=r"should be in nowhere\.jsonl, which is no file"):

@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from nap.lab import rows as row_files
 from nap.lab.claims import CLAIMS, judge
 from nap.lab.claims.fig4 import METHODS as CLAIMED_METHODS
-from nap.lab.data.catalog import find_images
+from nap.lab.datasets.catalog import find_images
 from nap.lab.experiments import fig1, fig2, fig4, revival, stats
 from nap.lab.experiments.experiment import experiments
 from nap.lab.experiments.revival import RevivalRun
+from nap.lab.loops.population.arms import METHODS, Arm
+from nap.lab.loops.population.continual import ArmRun
+from nap.lab.loops.population.learner import Learner
+from nap.lab.loops.population.settings import Continual
 from nap.lab.models import cnn, mlp
 from nap.lab.report.sections import SECTIONS
 from nap.lab.rows import Rows
-from nap.lab.training.arms import METHODS, Arm
-from nap.lab.training.continual import ArmRun
-from nap.lab.training.learner import Learner
-from nap.lab.training.settings import Continual
 from tiny_runs import CPU, assert_same_parameters, finished, module_of, on_disk_and_back
 
 FEW: dict[str, Any] = {"data": "digits", "images": 10, "batch_size": 10, "seeds": 3, "probe": 10}

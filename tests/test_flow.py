@@ -10,11 +10,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nap.flow import homogeneity
-from nap.flow.homogeneity import MIXED, NEAR, Degrees
-from nap.flow.recorder import Recorder, record
-from nap.flow.values import held_tensors
 from nap.norms.norm import Norm
+from nap.tracing import homogeneity
+from nap.tracing.homogeneity import MIXED, NEAR, Degrees
+from nap.tracing.recorder import Recorder, record
+from nap.tracing.values import held_tensors
 
 WEIGHTS = 3
 GUARD = 1e-12  # the absolute eps of the norms below: far under the values that they get

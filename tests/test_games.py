@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from nap.lab.rainbow.atari import GAMES, Atari
-from nap.lab.rainbow.catch import Catch
-from nap.lab.rainbow.games import MINATAR, Games, Step, make, names
-from nap.lab.rainbow.minatar import MinAtar
+from nap.lab.loops.rainbow.atari import GAMES, Atari
+from nap.lab.loops.rainbow.catch import Catch
+from nap.lab.loops.rainbow.games import MINATAR, Games, Step, make, names
+from nap.lab.loops.rainbow.minatar import MinAtar
 
 COUNT = 2
 KINDS: dict[str, Callable[[], Games]] = {

@@ -27,13 +27,13 @@ from nap.lab.cli import answered, main
 from nap.lab.experiments.experiment import MODULES
 from nap.lab.experiments.running import run
 from nap.lab.experiments.walk import EXPERIMENT, WalkConfig
+from nap.lab.launch import beat
+from nap.lab.launch.found import Found, look
 from nap.lab.options import How, Request
 from nap.lab.report.facts import read_run
-from nap.lab.runs import RunFolder, carry_out, checkpoint
-from nap.lab.runs.lock import Lock
-from nap.lab.runs.signals import StopRequest
-from nap.lab.sweep import beat
-from nap.lab.sweep.found import Found, look
+from nap.lab.runner import RunFolder, carry_out, checkpoint
+from nap.lab.runner.lock import Lock
+from nap.lab.runner.signals import StopRequest
 
 CONFIG = WalkConfig(seeds=3, width=16, steps=60, trajectories=2)
 STATES = {"finished": 60, "half-done": 31}

@@ -18,7 +18,7 @@ import pytest
 from nap.lab import rows
 from nap.lab.board import metrics
 from nap.lab.cli import BAD_USAGE, FINE, IN_USE, PROBLEMS, main
-from nap.lab.data.catalog import DATA_SETS
+from nap.lab.datasets.catalog import DATA_SETS
 from nap.lab.experiments.experiment import MODULES, experiments
 from nap.lab.experiments.running import pick_device
 from nap.lab.options import How, parse

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nap.lab.data.dataset import ImageSet, Split
-from nap.lab.data.fetch import fetch
-from nap.lab.data.origins import Debian, Npm, PyPI, Web
-from nap.lab.data.store import FetchError
+from nap.lab.datasets.dataset import ImageSet, Split
+from nap.lab.datasets.fetch import fetch
+from nap.lab.datasets.origins import Debian, Npm, PyPI, Web
+from nap.lab.datasets.store import FetchError
 from small_data import (
     BATCHES,
     COLOUR_SET,

@@ -13,15 +13,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nap.lab.data import store
-from nap.lab.data.catalog import DATA_SETS, find
-from nap.lab.data.dataset import ImageSet
-from nap.lab.data.fetch import fetch
-from nap.lab.data.formats import read_idx
-from nap.lab.data.image_sets import IMAGE_SETS
-from nap.lab.data.images import DataMissing, Images, load
-from nap.lab.data.origins import Web
-from nap.lab.data.store import describe
+from nap.lab.datasets import store
+from nap.lab.datasets.catalog import DATA_SETS, find
+from nap.lab.datasets.dataset import ImageSet
+from nap.lab.datasets.fetch import fetch
+from nap.lab.datasets.formats import read_idx
+from nap.lab.datasets.image_sets import IMAGE_SETS
+from nap.lab.datasets.images import DataMissing, Images, load
+from nap.lab.datasets.origins import Web
+from nap.lab.datasets.store import describe
 from small_data import BATCHES, COLOUR_SET, GREY, GREY_SET, LABELS, PIXELS, write
 
 # ---- reading ------------------------------------------------------------------------------------------
@@ -210,5 +210,5 @@ def test_where_data_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 
 def test_fetching_needs_no_torch() -> None:
-    code = "import sys, nap.lab.data.fetch, nap.lab.data.store; sys.exit('torch' in sys.modules)"
+    code = "import sys, nap.lab.datasets.fetch, nap.lab.datasets.store; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nap.lab.data.images import Images
-from nap.lab.data.streams import Kind, Purpose, Stream, batches, generator, reorder
+from nap.lab.datasets.images import Images
+from nap.lab.datasets.streams import Kind, Purpose, Stream, batches, generator, reorder
 
 KINDS: tuple[Kind, ...] = ("random labels", "permuted labels", "permuted pixels")
 NUMBERS = st.integers(0, 2**32 - 1)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from nap.lab.data.corpus import HELD_OUT, load, texts
-from nap.lab.sequences.arms import BASELINE, NAP, NORM_ONLY, decayed
-from nap.lab.sequences.language import Reading, ReadingWork
-from nap.lab.training.network_run import NetworkRun
+from nap.lab.datasets.corpus import HELD_OUT, load, texts
+from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, decayed
+from nap.lab.loops.language.language import Reading, ReadingWork
+from nap.lab.loops.population.network_run import NetworkRun
 
 CPU = torch.device("cpu")
 SMALL = Reading(

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from nap.lab.data.streams import batches
-from nap.lab.runs import NotFinite, RunFolder, carry_out
-from nap.lab.training.arms import NAP, NO_NORM, Arm
-from nap.lab.training.continual import ContinualRun, Row
-from nap.lab.training.learner import Learner, Recipe
+from nap.lab.datasets.streams import batches
+from nap.lab.loops.population.arms import NAP, NO_NORM, Arm
+from nap.lab.loops.population.continual import ContinualRun, Row
+from nap.lab.loops.population.learner import Learner, Recipe
+from nap.lab.runner import NotFinite, RunFolder, carry_out
 from nap.methods import Method, Training
 from plain_loop import PlainLoop
 from tiny_runs import (

@@ -12,8 +12,8 @@ import nap
 from nap.conversion import light, normalize
 from nap.conversion.light import is_large, light_copy
 from nap.conversion.trial import record_all
-from nap.flow.product_shapes import product_shape
 from nap.norms.norm import Norm
+from nap.tracing.product_shapes import product_shape
 from zoo import handmade
 from zoo.entry import Entry
 from zoo.sequence import Recurrent, tokens

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from nap.lab.data import containers
-from nap.lab.data.containers import SourceFailed, candidates, entries
-from nap.lab.data.dataset import File
-from nap.lab.data.sources import download
-from nap.lab.data.text_sets import TEXT_SETS
-from nap.lab.runs.signals import stop_requests
-from nap.lab.sweep import answering
-from nap.lab.sweep.answering import check_answers
+from nap.lab.datasets import containers
+from nap.lab.datasets.containers import SourceFailed, candidates, entries
+from nap.lab.datasets.dataset import File
+from nap.lab.datasets.sources import download
+from nap.lab.datasets.text_sets import TEXT_SETS
+from nap.lab.launch import answering
+from nap.lab.launch.answering import check_answers
+from nap.lab.runner.signals import stop_requests
 from small_server import serving
 
 WANTED = [File("a.bin", 10, "")]

@@ -16,17 +16,17 @@ import pytest
 import torch
 
 from crews import CPU
-from nap.lab.data.picture_folders import in_folders
-from nap.lab.data.streams import batches
-from nap.lab.runs.machine import SIDE_BY_SIDE
-from nap.lab.training.network_run import NetworkRun
-from nap.lab.vision import loading, passing
-from nap.lab.vision.arms import BASELINE
-from nap.lab.vision.loading import Batch, Judged, Learnt, Needed, batches_of, loader, workers_for
-from nap.lab.vision.looks import Looks
-from nap.lab.vision.passing import WorkerLost, check_room, in_plain_words
-from nap.lab.vision.viewing import Viewing
-from nap.lab.vision.viewing_run import ViewingWork
+from nap.lab.datasets.picture_folders import in_folders
+from nap.lab.datasets.streams import batches
+from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.supervised import loading, passing
+from nap.lab.loops.supervised.arms import BASELINE
+from nap.lab.loops.supervised.loading import Batch, Judged, Learnt, Needed, batches_of, loader, workers_for
+from nap.lab.loops.supervised.looks import Looks
+from nap.lab.loops.supervised.passing import WorkerLost, check_room, in_plain_words
+from nap.lab.loops.supervised.viewing import Viewing
+from nap.lab.loops.supervised.viewing_run import ViewingWork
+from nap.lab.runner.machine import SIDE_BY_SIDE
 from small_pictures import write_folders
 
 A_PASS = 3  # of 30 images in batches of 8

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from nap.lab.experiments.experiment import experiments
+from nap.lab.loops.rainbow import minatar
+from nap.lab.loops.rainbow.games import MINATAR, make
+from nap.lab.loops.rainbow.minatar import MinAtar
+from nap.lab.loops.rainbow.replay import Replay
+from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.settings import Agent, AgentRun
+from nap.lab.loops.rainbow.variants import NAP
 from nap.lab.models.rainbow_net import RainbowNet
-from nap.lab.rainbow import minatar
-from nap.lab.rainbow.games import MINATAR, make
-from nap.lab.rainbow.minatar import MinAtar
-from nap.lab.rainbow.replay import Replay
-from nap.lab.rainbow.run import RainbowRun
-from nap.lab.rainbow.settings import Agent, AgentRun
-from nap.lab.rainbow.variants import NAP
 from tiny_agents import CPU, agent, finished
 
 installed = pytest.mark.skipif(find_spec("minatar") is None, reason="MinAtar is not installed")
@@ -140,7 +140,7 @@ def test_a_replay_holds_frames_with_channels() -> None:
     replay = Replay(2, 20, (3, 4, 5), stack=2, steps=1)
     first, second = torch.randint(0, 256, (2, 2, 3, 4, 5), dtype=torch.uint8)
     replay.begin_(first)
-    from nap.lab.rainbow.replay import Outcome
+    from nap.lab.loops.rainbow.replay import Outcome
 
     no = torch.zeros(2, dtype=torch.bool)
     replay.add_(torch.zeros(2, dtype=torch.int64), Outcome(torch.ones(2), torch.ones(2), no, no, second))

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from nap.lab.data.once import made_once
-from nap.lab.data.store import DataMissing
+from nap.lab.datasets.once import made_once
+from nap.lab.datasets.store import DataMissing
 
 
 def writer(made: list[Path]) -> Callable[[Path], None]:

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nap.lab.data import picture_shards
-from nap.lab.data.picture_folders import FolderPictures, in_folders
-from nap.lab.data.picture_sets import picture_set, stand_in
-from nap.lab.data.picture_shards import in_shards, packed
-from nap.lab.data.pictures import BrokenImage, seen
-from nap.lab.data.shard_files import all_shards
-from nap.lab.data.splits import split
-from nap.lab.data.store import DataMissing
+from nap.lab.datasets import picture_shards
+from nap.lab.datasets.picture_folders import FolderPictures, in_folders
+from nap.lab.datasets.picture_sets import picture_set, stand_in
+from nap.lab.datasets.picture_shards import in_shards, packed
+from nap.lab.datasets.pictures import BrokenImage, seen
+from nap.lab.datasets.shard_files import all_shards
+from nap.lab.datasets.splits import split
+from nap.lab.datasets.store import DataMissing
 from small_pictures import CLASSES, shard_rows, write_folders, write_shards
 
 

@@ -13,10 +13,10 @@ from PIL import Image
 
 from nap.lab.cli import main
 from nap.lab.experiments.play import agent_of, play
-from nap.lab.rainbow.film import episode, picture, small
-from nap.lab.rainbow.run import RainbowRun
-from nap.lab.rainbow.variants import NAP
-from nap.lab.runs import RunFolder, carry_out
+from nap.lab.loops.rainbow.film import episode, picture, small
+from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.variants import NAP
+from nap.lab.runner import RunFolder, carry_out
 from tiny_agents import CPU, agent
 
 JOINT = replace(NAP, noise="joint", every=2)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import nap
-from nap.lab.training.arms import NAP, Arm
-from nap.lab.training.population import build, forward, initial_values
+from nap.lab.loops.population.arms import NAP, Arm
+from nap.lab.loops.population.population import build, forward, initial_values
 from tiny_runs import (
     ARMS,
     CPU,

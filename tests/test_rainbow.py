@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 import nap
-from nap.lab.rainbow import c51, measure
-from nap.lab.rainbow.run import RainbowRun
-from nap.lab.rainbow.variants import FOUR, LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
-from nap.lab.runs.work import NotFinite
+from nap.lab.loops.rainbow import c51, measure
+from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.variants import FOUR, LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
+from nap.lab.runner.work import NotFinite
 from tiny_agents import TINY, agent, finished
 
 JOINT = replace(NAP, name="NaP, joint noise", noise="joint")

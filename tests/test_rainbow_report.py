@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from nap.lab.metrics.atari57 import ATARI57
 from nap.lab.report import rainbow
 from nap.lab.report.suite import final_scores, summary
 from nap.lab.rows import Rows
-from nap.lab.scores.atari57 import ATARI57
 
 FOUR = ("Rainbow", "LayerNorm", "NaP", "NaP + schedule")
 

@@ -14,12 +14,12 @@ import torch
 
 from nap.lab.cli import main
 from nap.lab.experiments.experiment import experiments
-from nap.lab.rainbow.run import RainbowRun
-from nap.lab.rainbow.settings import Changes
-from nap.lab.rainbow.variants import NAP, NAP_LINEAR, RAINBOW, Variant
-from nap.lab.runs import RunFolder, carry_out
-from nap.lab.runs.checkpoint import load
-from nap.lab.runs.content import checksum, plain
+from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.settings import Changes
+from nap.lab.loops.rainbow.variants import NAP, NAP_LINEAR, RAINBOW, Variant
+from nap.lab.runner import RunFolder, carry_out
+from nap.lab.runner.checkpoint import load
+from nap.lab.runner.content import checksum, plain
 from sittings import start
 from tiny_agents import CPU, agent, finished
 
@@ -53,7 +53,7 @@ def test_a_run_goes_on_as_if_nothing_had_happened(variant: Variant, at: int) -> 
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
 def test_an_interval_can_be_laid_down_in_the_middle(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long intervals are made of stretches; the rows are still one an interval."""
-    monkeypatch.setattr("nap.lab.rainbow.run.STRETCH", 64)
+    monkeypatch.setattr("nap.lab.loops.rainbow.run.STRETCH", 64)
     whole, first, rest = (agent(NAP, frames=384, intervals=2) for _ in range(3))
     assert (whole.total, whole.parts) == (6, 3)
     rows = finished(whole)
@@ -77,7 +77,7 @@ def test_without_its_replay_a_run_refills_it_before_it_learns() -> None:
 
 
 def test_a_killed_run_folder_resumes(tmp_path: Path) -> None:
-    from nap.lab.runs.signals import StopRequest
+    from nap.lab.runner.signals import StopRequest
 
     def folder() -> RunFolder:
         config = {"agent": "NaP"}

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from nap.lab.experiments.experiment import MODULES, experiments
+from nap.lab.launch.how import Sweeping
 from nap.lab.options import How, parse, split_names
-from nap.lab.sweep.how import Sweeping
 from nap.lab.usage import parser
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.func import vmap
 from torch.testing import assert_close
 
-from nap.lab.training import rectified as operations
-from nap.lab.training import trusted
-from nap.lab.training.coefficients import coefficients, coefficients_gradient
-from nap.lab.training.rectified import rectified
-from nap.lab.training.stacks import by_position
-from nap.lab.training.trusted import KINDS
+from nap.lab.loops.supervised.stacked import rectified as operations
+from nap.lab.loops.supervised.stacked import trusted
+from nap.lab.loops.supervised.stacked.coefficients import coefficients, coefficients_gradient
+from nap.lab.loops.supervised.stacked.rectified import rectified
+from nap.lab.loops.supervised.stacked.stacks import by_position
+from nap.lab.loops.supervised.stacked.trusted import KINDS
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -122,7 +122,7 @@ def test_channels_are_followed_as_batch_norm_does() -> None:
 @WAYS
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_each_kernel_is_pytorchs(size: tuple[int, ...], pool: bool, dtype: torch.dtype) -> None:
-    kernels = pytest.importorskip("nap.lab.training.rectified_kernels", reason="needs Triton")
+    kernels = pytest.importorskip("nap.lab.loops.supervised.stacked.rectified_kernels", reason="needs Triton")
     x = given(size, dtype)[0].detach()
     *small, dy = (
         torch.randn(shape, generator=torch.Generator().manual_seed(k)).to(DEVICE)
@@ -153,7 +153,7 @@ def test_each_kernel_is_pytorchs(size: tuple[int, ...], pool: bool, dtype: torch
 @pytest.mark.usefixtures("no_kernels")
 @pytest.mark.parametrize("corner", [1000.0, 0.0], ids=["as the rest", "an edge that differs"])
 def test_moments_of_numbers_far_from_zero(corner: float) -> None:
-    kernels = pytest.importorskip("nap.lab.training.rectified_kernels", reason="needs Triton")
+    kernels = pytest.importorskip("nap.lab.loops.supervised.stacked.rectified_kernels", reason="needs Triton")
     x = 1000 + torch.randn(1, 2, 16, 16, 3, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     x[:, :, 0, 0] = corner
     mean, variance = kernels.moments(x)
@@ -166,7 +166,9 @@ def test_moments_of_numbers_far_from_zero(corner: float) -> None:
 @NORMS
 @pytest.mark.parametrize("size", [(2, 3, 5), (3, 32, 64), (1, 5, 130), (2, 70, 40)], ids=str)
 def test_coefficients_and_their_gradient_by_kernels(size: tuple[int, ...], kind: str) -> None:
-    kernels = pytest.importorskip("nap.lab.training.coefficients_kernels", reason="needs Triton")
+    kernels = pytest.importorskip(
+        "nap.lab.loops.supervised.stacked.coefficients_kernels", reason="needs Triton"
+    )
     k, _, c = size
     generator = torch.Generator().manual_seed(0)
     moments, sums = (torch.randn(2, *size, generator=generator).to(DEVICE) for _ in range(2))

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nap.lab.rainbow.replay import BLOCK, NEVER, Outcome, Replay
+from nap.lab.loops.rainbow.replay import BLOCK, NEVER, Outcome, Replay
 
 DISCOUNT = 0.9
 

@@ -24,7 +24,7 @@ from nap.lab import rows
 from nap.lab.cli import main
 from nap.lab.experiments import arm_runs
 from nap.lab.experiments.experiment import MODULES
-from nap.lab.training.continual import ContinualRun
+from nap.lab.loops.population.continual import ContinualRun
 from small_work import manifest
 
 FIG1 = ["run", "fig1", *shlex.split("--seeds 2 --images 256 --width 32")]

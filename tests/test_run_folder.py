@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from nap.lab import rows
-from nap.lab.runs import FolderInUse, RunFolder, provenance
-from nap.lab.runs.folder import WHAT_A_RUN_WRITES
-from nap.lab.runs.provenance import Source
+from nap.lab.runner import FolderInUse, RunFolder, provenance
+from nap.lab.runner.folder import WHAT_A_RUN_WRITES
+from nap.lab.runner.provenance import Source
 from sittings import hold, open_as_nobody, start
 from small_work import CONFIG, Training, files, manifest, run
 

@@ -19,7 +19,7 @@ from crews import CPU
 from nap.lab.cli import main
 from nap.lab.experiments.experiment import MODULES, Run
 from nap.lab.experiments.running import _follow_all
-from nap.lab.runs.crew import Crew
+from nap.lab.runner.crew import Crew
 
 
 class Cyclic(tiny_experiment.TinyWork):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nap.lab.runs import RunFolder, carry_out
-from nap.lab.runs.pace import Pace
+from nap.lab.runner import RunFolder, carry_out
+from nap.lab.runner.pace import Pace
 from small_work import CONFIG, Training, files, manifest, run, stop_at
 
 

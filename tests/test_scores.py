@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from nap.lab.scores import (
+from nap.lab.metrics import (
     AGGREGATES,
     ATARI57,
     human_normalised,

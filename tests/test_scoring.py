@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from nap.lab.data.questions import Question, lambada, piqa, read, social_iqa
-from nap.lab.data.text import Bytes
+from nap.lab.datasets.questions import Question, lambada, piqa, read, social_iqa
+from nap.lab.datasets.text import Bytes
+from nap.lab.loops.language.scoring import Answer, answers, summary
 from nap.lab.models.transformer import Transformer
-from nap.lab.sequences.scoring import Answer, answers, summary
 
 CPU = torch.device("cpu")
 QUESTIONS = [

@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nap
-from nap.lab.data.streams import batches
-from nap.lab.data.strings import copied_strings, random_strings
+from nap.lab.datasets.streams import batches
+from nap.lab.datasets.strings import copied_strings, random_strings
 from nap.lab.experiments.experiment import experiments
 from nap.lab.experiments.induction import Induction
-from nap.lab.runs.work import NotFinite
-from nap.lab.sequences.arms import (
+from nap.lab.loops.language.arms import (
     BASELINE,
     NAP,
     NAP_NO_SCALE,
@@ -29,10 +28,11 @@ from nap.lab.sequences.arms import (
     SequenceArm,
     decayed,
 )
-from nap.lab.sequences.run import CopyingWork, MemorisingWork, StringWork
-from nap.lab.sequences.settings import Copying, Memorising, MemorisingRun, copies
-from nap.lab.sequences.trainer import Trainer
-from nap.lab.training.network_run import NetworkRun
+from nap.lab.loops.language.run import CopyingWork, MemorisingWork, StringWork
+from nap.lab.loops.language.settings import Copying, Memorising, MemorisingRun, copies
+from nap.lab.loops.language.trainer import Trainer
+from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.runner.work import NotFinite
 
 CPU = torch.device("cpu")
 NET: dict[str, Any] = {"blocks": 1, "heads": 2, "width": 16, "vocabulary": 8, "batch_size": 8}

@@ -20,13 +20,13 @@ from crews import CPU, both
 from nap.lab import rows
 from nap.lab.cli import main
 from nap.lab.experiments.experiment import MODULES
-from nap.lab.runs import crew as crews
-from nap.lab.runs.content import checksum, tensors
-from nap.lab.runs.crew import Crew, CrewLost
-from nap.lab.runs.work import NotFinite
-from nap.lab.sequences.arms import NAP
-from nap.lab.sequences.language import Reading, ReadingWork
-from nap.lab.training.network_run import NetworkRun
+from nap.lab.loops.language.arms import NAP
+from nap.lab.loops.language.language import Reading, ReadingWork
+from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.runner import crew as crews
+from nap.lab.runner.content import checksum, tensors
+from nap.lab.runner.crew import Crew, CrewLost
+from nap.lab.runner.work import NotFinite
 from tiny_reading import SMALL
 
 TESTS = Path(__file__).parent

@@ -9,9 +9,8 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 import nap
-from nap.lab.models.vgg import vgg
-from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.vision.stackable import (
+from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.loops.supervised.stackable import (
     FRONT,
     POOL,
     RectifiedBatchNorm2d,
@@ -19,6 +18,7 @@ from nap.lab.vision.stackable import (
     gather_,
     stackable,
 )
+from nap.lab.models.vgg import vgg
 
 
 def learnt(model: nn.Module, names: nn.Module, x: Tensor) -> list[Tensor]:

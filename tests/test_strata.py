@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nap.lab.claims.bootstrap import Interval, Statistic, interval
-from nap.lab.scores.aggregate import iqm
+from nap.lab.metrics.aggregate import iqm
 
 REPEATS = 600
 SEEDS, GAMES = 3, 3

@@ -14,9 +14,9 @@ import nap
 from joined_models import batch_norms, compared
 from nap.conversion.placement import Plan
 from nap.conversion.verification import relative_change
+from nap.lab.loops.supervised.arms import NAP
 from nap.lab.models.resnet import ResNetV2
 from nap.lab.models.vgg import vgg
-from nap.lab.vision.arms import NAP
 from nap.norms.norm import Norm
 from zoo import convolutional, multilayer, residual
 from zoo.entry import Entry

@@ -15,15 +15,15 @@ import pytest
 from changed_folders import begun_with, rewritten
 from nap.lab.cli import BAD_USAGE, FINE, IN_USE, main
 from nap.lab.experiments.experiment import MODULES, experiments
+from nap.lab.launch.attempts import after
+from nap.lab.launch.engine import End
+from nap.lab.launch.found import Found, look, mark
+from nap.lab.launch.how import Sweeping
+from nap.lab.launch.pool import GPU, slots, slots_here
 from nap.lab.options import How
-from nap.lab.runs import RunFolder
-from nap.lab.runs.carry import STOPPED
-from nap.lab.runs.signals import StopRequest
-from nap.lab.sweep.attempts import after
-from nap.lab.sweep.engine import End
-from nap.lab.sweep.found import Found, look, mark
-from nap.lab.sweep.how import Sweeping
-from nap.lab.sweep.pool import GPU, slots, slots_here
+from nap.lab.runner import RunFolder
+from nap.lab.runner.carry import STOPPED
+from nap.lab.runner.signals import StopRequest
 from small_work import run as sitting
 from sweep_jobs import asked
 
@@ -201,7 +201,7 @@ def test_help_has_examples(line: str, capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(("engine", "package"), [("ray", "ray"), ("slurm", "submitit")])
 def test_a_missing_package_is_named(nap, engine: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, f"nap.lab.sweep.{engine}_engine", raising=False)
+    monkeypatch.delitem(sys.modules, f"nap.lab.launch.{engine}_engine", raising=False)
     code, _, err = nap(f"sweep tiny --engine {engine}")
     assert code == BAD_USAGE
     assert f"needs {package}, which is not installed; pip install 'normalize-and-project[lab,sweep]'" in err
@@ -268,7 +268,7 @@ def test_after_force_it_is_the_command_without_it_that_goes_on(nap, monkeypatch:
     def stopped(runs: Any, *_: Any, stop: StopRequest, **__: Any) -> None:
         stop.signal = "SIGINT"
 
-    monkeypatch.setattr("nap.lab.sweep.command.drive", stopped)
+    monkeypatch.setattr("nap.lab.launch.command.drive", stopped)
     code, out, _ = nap("sweep tiny --force --device cpu")
     assert code == STOPPED
     assert out.endswith("Stopped by SIGINT, 2 of 2 runs are left; the same command without --force goes on\n")
@@ -283,7 +283,7 @@ def test_without_rows_there_is_no_verdict(nap, monkeypatch: pytest.MonkeyPatch) 
         for run in runs:
             run.standing = "refused"
 
-    monkeypatch.setattr("nap.lab.sweep.command.drive", refused)
+    monkeypatch.setattr("nap.lab.launch.command.drive", refused)
     code, out, _ = nap("sweep tiny --device cpu --report")
     assert code == BAD_USAGE
     assert out.endswith("\nNo results: no run in results/tiny-demo has got far enough\n")

@@ -18,8 +18,8 @@ from unittest import mock
 import pytest
 
 from nap.lab.experiments.experiment import MODULES
-from nap.lab.sweep.how import Sweeping
-from nap.lab.sweep.launch import LOG_NAME
+from nap.lab.launch.how import Sweeping
+from nap.lab.launch.launch import LOG_NAME
 from sweep_jobs import asked
 from sweep_slurm import small_slurm
 from sweep_trials import (
@@ -113,7 +113,7 @@ def test_ray_refuses_what_no_node_can_hold(ray_address: str) -> None:
 
 
 def test_cores_and_gpus_must_be_on_the_same_node() -> None:
-    from nap.lab.sweep.ray_engine import check_room
+    from nap.lab.launch.ray_engine import check_room
 
     nodes = [{"CPU": 64.0}, {"CPU": 8.0, "GPU": 1.0}]
     check_room(nodes, 64, 0.0)
@@ -126,8 +126,8 @@ def test_cores_and_gpus_must_be_on_the_same_node() -> None:
 def test_a_task_of_ray_knows_with_how_many_it_shares_its_node(
     monkeypatch: pytest.MonkeyPatch, workers: int, count: str
 ) -> None:
-    from nap.lab.runs.machine import SIDE_BY_SIDE
-    from nap.lab.sweep import ray_engine
+    from nap.lab.launch import ray_engine
+    from nap.lab.runner.machine import SIDE_BY_SIDE
 
     monkeypatch.setitem(MODULES, "counting", "sweep_tiny")
     remote = mock.MagicMock()
@@ -142,8 +142,8 @@ def test_a_task_of_ray_knows_with_how_many_it_shares_its_node(
 def test_a_submission_that_slurm_refuses_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from nap.lab.sweep.engine import NotTaken
-    from nap.lab.sweep.slurm_engine import Slurm
+    from nap.lab.launch.engine import NotTaken
+    from nap.lab.launch.slurm_engine import Slurm
 
     commands = small_slurm(tmp_path / "slurm")
     refuse = "#!/bin/sh\necho 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2\nexit 1\n"

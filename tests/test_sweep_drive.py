@@ -13,19 +13,19 @@ from rich.console import Console
 
 from nap.lab.cli import BAD_USAGE
 from nap.lab.experiments.experiment import MODULES
-from nap.lab.runs import RunFolder
-from nap.lab.runs.signals import StopRequest
-from nap.lab.sweep import beat, watching
-from nap.lab.sweep.attempts import NO_DATA, Next, after
-from nap.lab.sweep.command import exit_code
-from nap.lab.sweep.drive import drive
-from nap.lab.sweep.engine import End, NotTaken
-from nap.lab.sweep.found import Found, look
-from nap.lab.sweep.jobs import Job
-from nap.lab.sweep.launch import LOG_NAME
-from nap.lab.sweep.pool import Pool
-from nap.lab.sweep.reasons import reason
-from nap.lab.sweep.tracked import Tracked, tracked
+from nap.lab.launch import beat, watching
+from nap.lab.launch.attempts import NO_DATA, Next, after
+from nap.lab.launch.command import exit_code
+from nap.lab.launch.drive import drive
+from nap.lab.launch.engine import End, NotTaken
+from nap.lab.launch.found import Found, look
+from nap.lab.launch.jobs import Job
+from nap.lab.launch.launch import LOG_NAME
+from nap.lab.launch.pool import Pool
+from nap.lab.launch.reasons import reason
+from nap.lab.launch.tracked import Tracked, tracked
+from nap.lab.runner import RunFolder
+from nap.lab.runner.signals import StopRequest
 from sweep_jobs import asked, placed
 from sweep_trials import until
 
@@ -171,8 +171,8 @@ def test_runs_that_need_other_data_are_begun(monkeypatch: pytest.MonkeyPatch) ->
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock for the driver, which rests in no time; an engine that is full is asked at these seconds."""
     now = [0.0]
-    monkeypatch.setattr("nap.lab.sweep.drive.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("nap.lab.sweep.drive.time.sleep", lambda _: now.__setitem__(0, now[0] + 5))
+    monkeypatch.setattr("nap.lab.launch.drive.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("nap.lab.launch.drive.time.sleep", lambda _: now.__setitem__(0, now[0] + 5))
     return now
 
 

@@ -19,13 +19,13 @@ import pytest
 
 from nap.lab.cli import BAD_USAGE, FINE, main, requested
 from nap.lab.experiments.experiment import MODULES, experiments
-from nap.lab.runs.lock import Lock, user_of
-from nap.lab.runs.machine import SIDE_BY_SIDE
-from nap.lab.sweep.engine import End
-from nap.lab.sweep.jobs import MEANT, WORKER
-from nap.lab.sweep.launch import LOG_NAME, STOP_NAME, ask_to_stop, sit
-from nap.lab.sweep.pool import GPU, Pool
-from nap.lab.sweep.worker import check_is_meant
+from nap.lab.launch.engine import End
+from nap.lab.launch.jobs import MEANT, WORKER
+from nap.lab.launch.launch import LOG_NAME, STOP_NAME, ask_to_stop, sit
+from nap.lab.launch.pool import GPU, Pool
+from nap.lab.launch.worker import check_is_meant
+from nap.lab.runner.lock import Lock, user_of
+from nap.lab.runner.machine import SIDE_BY_SIDE
 from sweep_jobs import asked, placed
 from sweep_trials import until
 
@@ -178,5 +178,5 @@ def test_a_lock_that_may_not_be_read_is_not_in_use(monkeypatch: pytest.MonkeyPat
     def refuse(*_: Any) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("nap.lab.runs.lock.os.open", refuse)
+    monkeypatch.setattr("nap.lab.runner.lock.os.open", refuse)
     assert user_of(tmp_path / "lock") is None

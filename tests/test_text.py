@@ -13,9 +13,9 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nap.lab.data import text
-from nap.lab.data.store import DataMissing
-from nap.lab.data.text import Bytes, Pieces, cut_up, documents, python_topics, tokenised, train_pieces
+from nap.lab.datasets import text
+from nap.lab.datasets.store import DataMissing
+from nap.lab.datasets.text import Bytes, Pieces, cut_up, documents, python_topics, tokenised, train_pieces
 
 TEXTS = ["Once upon a time", "naïve – ☃", "", "a b a b a b a b"]
 

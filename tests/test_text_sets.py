@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from nap.lab.cli import main
-from nap.lab.data import questions
-from nap.lab.data.catalog import DATA_SETS, find, find_images, of_role
-from nap.lab.data.dataset import TextSet
-from nap.lab.data.fetch import fetch
-from nap.lab.data.images import load as load_images
-from nap.lab.data.origins import Web
-from nap.lab.data.store import DataMissing, describe, paths
-from nap.lab.data.text import Pieces, documents
-from nap.lab.data.text_sets import TEXT_SETS
+from nap.lab.datasets import questions
+from nap.lab.datasets.catalog import DATA_SETS, find, find_images, of_role
+from nap.lab.datasets.dataset import TextSet
+from nap.lab.datasets.fetch import fetch
+from nap.lab.datasets.images import load as load_images
+from nap.lab.datasets.origins import Web
+from nap.lab.datasets.store import DataMissing, describe, paths
+from nap.lab.datasets.text import Pieces, documents
+from nap.lab.datasets.text_sets import TEXT_SETS
 
 PACKS = os.environ.get("NAP_TEST_PACKS")
 

@@ -19,16 +19,16 @@ from torch.testing import assert_close
 
 from nap.lab.cli import main
 from nap.lab.experiments.table1_cifar import DEMO, runs
+from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.loops.supervised.run import VisionWork
+from nap.lab.loops.supervised.settings import Seeing
+from nap.lab.loops.supervised.stackable import stackable
+from nap.lab.loops.supervised.stacked import convolution
+from nap.lab.loops.supervised.together import Together
+from nap.lab.loops.supervised.trainer import Trainer
 from nap.lab.models.vgg import vgg
-from nap.lab.runs.work import NotFinite
-from nap.lab.training import convolution
-from nap.lab.training.network_run import NetworkRun
-from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.vision.run import VisionWork
-from nap.lab.vision.settings import Seeing
-from nap.lab.vision.stackable import stackable
-from nap.lab.vision.together import Together
-from nap.lab.vision.trainer import Trainer
+from nap.lab.runner.work import NotFinite
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nap.lab.data.tokens import TokensDamaged, Windows, read, write
+from nap.lab.datasets.tokens import TokensDamaged, Windows, read, write
 
 DOCUMENTS = [[1, 2, 3], [4], [], [5, 6]]
 LINE = [1, 2, 3, 0, 4, 0, 0, 5, 6, 0]

@@ -13,14 +13,14 @@ import torch
 
 from evidence_rows import rows_of
 from nap.lab.experiments import table1_cifar, table1_imagenet
+from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.supervised.arms import NAP, TRANSLATED
+from nap.lab.loops.supervised.run import VisionWork
+from nap.lab.loops.supervised.settings import Seeing
+from nap.lab.loops.supervised.viewing import Viewing
+from nap.lab.loops.supervised.viewing_run import ViewingWork
 from nap.lab.report.vision import cifar
 from nap.lab.rows import Rows
-from nap.lab.training.network_run import NetworkRun
-from nap.lab.vision.arms import NAP, TRANSLATED
-from nap.lab.vision.run import VisionWork
-from nap.lab.vision.settings import Seeing
-from nap.lab.vision.viewing import Viewing
-from nap.lab.vision.viewing_run import ViewingWork
 from nap.schedules import weight_decay_rates
 from small_pictures import write_folders
 

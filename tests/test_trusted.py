@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nap.lab.training import trusted
-from nap.lab.training.trusted import best
+from nap.lab.loops.supervised.stacked import trusted
+from nap.lab.loops.supervised.stacked.trusted import best
 
 HERE = torch.arange(6.0)
 

@@ -23,15 +23,15 @@ from nap.lab.experiments import experiment as registry
 from nap.lab.experiments import fig1
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.tuned import FILE_NAME, Sensitivity, label, read
+from nap.lab.launch import tune as tune_module
+from nap.lab.launch.found import look
+from nap.lab.launch.jobs import Job
 from nap.lab.report import command as report
 from nap.lab.report.sensitivity import find, usable
 from nap.lab.rows import Rows
-from nap.lab.runs.carry import carry_out
-from nap.lab.runs.folder import RunFolder
+from nap.lab.runner.carry import carry_out
+from nap.lab.runner.folder import RunFolder
 from nap.lab.seeds import FIRST_TUNING_SEED
-from nap.lab.sweep import tune as tune_module
-from nap.lab.sweep.found import look
-from nap.lab.sweep.jobs import Job
 
 BEST = {"low": 1e-3, "high": 3.2e-2}  # arm → the rate with the highest score
 ADAPTIVE = Tuning(metric="score", rates=(1e-3, 2e-3, 4e-3))

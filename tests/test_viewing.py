@@ -19,20 +19,20 @@ from torch import nn
 from crews import CPU, both
 from nap.lab import rows as row_files
 from nap.lab.cli import main
-from nap.lab.data.picture_folders import in_folders
-from nap.lab.data.pictures import BrokenImage
+from nap.lab.datasets.picture_folders import in_folders
+from nap.lab.datasets.pictures import BrokenImage
 from nap.lab.experiments.table1_imagenet import EXPERIMENT, PAPER
+from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.supervised import classifier, viewing_run
+from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.loops.supervised.loading import workers_for
+from nap.lab.loops.supervised.looks import Looks, middle_box, random_box
+from nap.lab.loops.supervised.viewing import Viewing
+from nap.lab.loops.supervised.viewing_run import ViewingWork, prepared
 from nap.lab.models.vgg import vgg
-from nap.lab.runs import crew as crews
-from nap.lab.runs.crew import Crew
-from nap.lab.runs.work import NotFinite
-from nap.lab.training.network_run import NetworkRun
-from nap.lab.vision import classifier, viewing_run
-from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.vision.loading import workers_for
-from nap.lab.vision.looks import Looks, middle_box, random_box
-from nap.lab.vision.viewing import Viewing
-from nap.lab.vision.viewing_run import ViewingWork, prepared
+from nap.lab.runner import crew as crews
+from nap.lab.runner.crew import Crew
+from nap.lab.runner.work import NotFinite
 from recordings import run_and_put_back
 from small_pictures import picture, write_folders, write_shards
 

@@ -18,20 +18,20 @@ from hypothesis import strategies as st
 
 import nap
 from nap.lab.cli import main
-from nap.lab.data.image_sets import IMAGE_SETS
-from nap.lab.data.images import load
-from nap.lab.data.splits import split
-from nap.lab.data.streams import batches
+from nap.lab.datasets.image_sets import IMAGE_SETS
+from nap.lab.datasets.images import load
+from nap.lab.datasets.splits import split
+from nap.lab.datasets.streams import batches
 from nap.lab.experiments.table1_cifar import DEMO, runs
+from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.supervised import classifier, trainer
+from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
+from nap.lab.loops.supervised.augment import Crops, Edges, with_edge
+from nap.lab.loops.supervised.run import VisionWork
+from nap.lab.loops.supervised.settings import Seeing
 from nap.lab.models.vgg import vgg
-from nap.lab.runs import checkpoint
-from nap.lab.runs.work import NotFinite
-from nap.lab.training.network_run import NetworkRun
-from nap.lab.vision import classifier, trainer
-from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
-from nap.lab.vision.augment import Crops, Edges, with_edge
-from nap.lab.vision.run import VisionWork
-from nap.lab.vision.settings import Seeing
+from nap.lab.runner import checkpoint
+from nap.lab.runner.work import NotFinite
 from nap.norms.norm import Norm
 from recordings import run_and_put_back
 

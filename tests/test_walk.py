@@ -21,7 +21,7 @@ from nap.lab.experiments.walk import (
     update_of,
 )
 from nap.lab.rows import Rows
-from nap.lab.runs.work import NotFinite
+from nap.lab.runner.work import NotFinite
 
 CPU = torch.device("cpu")
 SMALL = WalkConfig(seeds=3, width=32, steps=60, record_every=7, trajectories=4)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from nap.lab.vision.loading import batches_of, loader
-from nap.lab.vision.worker_signals import settle
+from nap.lab.loops.supervised.loading import batches_of, loader
+from nap.lab.loops.supervised.worker_signals import settle
 
 
 class Owner:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from nap.lab.rainbow.run import RainbowRun
-from nap.lab.rainbow.settings import Agent, AgentRun
-from nap.lab.rainbow.variants import RAINBOW, Variant
+from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.settings import Agent, AgentRun
+from nap.lab.loops.rainbow.variants import RAINBOW, Variant
 
 CPU = torch.device("cpu")
 TINY = Agent(

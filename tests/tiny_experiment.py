@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import torch
 
-from nap.lab.data.images import DataMissing
+from nap.lab.datasets.images import DataMissing
 from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.runs.work import NotFinite
+from nap.lab.runner.work import NotFinite
 from nap.methods.contract import check_range
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nap.lab.data.images import load
+from nap.lab.datasets.images import load
 from nap.lab.experiments import fig1, fig4
-from nap.lab.runs import Work
-from nap.lab.training.arms import Arm
-from nap.lab.training.continual import ArmRun, ContinualRun, Row
-from nap.lab.training.learner import Learner, Tally
-from nap.lab.training.settings import Continual
+from nap.lab.loops.population.arms import Arm
+from nap.lab.loops.population.continual import ArmRun, ContinualRun, Row
+from nap.lab.loops.population.learner import Learner, Tally
+from nap.lab.loops.population.settings import Continual
+from nap.lab.runner import Work
 from nap.methods import Training
 
 CPU = torch.device("cpu")

@@ -22,9 +22,9 @@ from nap.conversion.placement import Options, Placement
 from nap.conversion.products import place_product
 from nap.conversion.reach import note_unreached
 from nap.conversion.sums import place_sums
-from nap.flow.layout import LayoutError
-from nap.flow.record import Flow
 from nap.norms.norm import EPS
+from nap.tracing.layout import LayoutError
+from nap.tracing.record import Flow
 
 _PLAIN = (nn.Linear, nn.modules.conv._ConvNd)  # their bias may simply become None
 

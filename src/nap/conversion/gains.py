@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from nap.conversion.placement import Note, Options, Placement
-from nap.flow.record import Flow
 from nap.norms.gain import GAIN
 from nap.projection.plan import measured
 from nap.projection.policies import SMALL_BRANCH, Sizes, is_small_output, which
+from nap.tracing.record import Flow
 from nap.weights import Weight, WeightTable
 
 _LINEAR = (nn.Linear, nn.modules.conv._ConvNd)

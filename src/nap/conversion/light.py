@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from nap.conversion.trial import Watching, detached_copy, wake_
-from nap.flow.special import is_opaque
-from nap.flow.stand_ins import ShapeRecorder, StandIns
 from nap.norms.norm import Norm
+from nap.tracing.special import is_opaque
+from nap.tracing.stand_ins import ShapeRecorder, StandIns
 
 LARGE = 4_000_000  # numbers in the weights of a model; below it, planning on real values takes a blink
 _GLANCE = 4096

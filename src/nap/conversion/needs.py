@@ -12,14 +12,14 @@ from torch import nn
 from nap.conversion.carriers import ProductKey, carrier_of, has_direction, product_name
 from nap.conversion.placement import Note, Options, Placement, Problem
 from nap.conversion.shared import shared_by
-from nap.flow.layout import LayoutError, sections
-from nap.flow.operations import Kind
-from nap.flow.record import Flow, Meeting, Use
-from nap.flow.told import names_of
-from nap.flow.values import Carry
 from nap.norms.norm import CHILD, EPS, FusedNorm, Layout, Section, has_parts
 from nap.norms.products import norm_on_product
 from nap.norms.recurrent import NORMALIZED
+from nap.tracing.layout import LayoutError, sections
+from nap.tracing.operations import Kind
+from nap.tracing.record import Flow, Meeting, Use
+from nap.tracing.told import names_of
+from nap.tracing.values import Carry
 
 _OF_POSITIVES = ("sqrt", "rsqrt", "log", "log2", "log10")
 

@@ -19,10 +19,10 @@ from nap.conversion.placement import LISTS, Options, Placement, Plan, Problem
 from nap.conversion.roles import roles
 from nap.conversion.surgery import apply_
 from nap.conversion.trial import Example, examples_of, record_all, trial_copy
-from nap.flow.record import Flow
-from nap.flow.told import Part, Told, name_of, names_of
 from nap.norms.compiling import guard_hooks
 from nap.norms.norm import Eps
+from nap.tracing.record import Flow
+from nap.tracing.told import Part, Told, name_of, names_of
 
 _MOST_ROUNDS = 3  # conversions until planning again finds nothing
 

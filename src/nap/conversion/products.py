@@ -18,8 +18,8 @@ from nap.conversion.needs import (
     parts_of,
 )
 from nap.conversion.placement import Placement
-from nap.flow.layout import LayoutError
-from nap.flow.record import Flow, Use
+from nap.tracing.layout import LayoutError
+from nap.tracing.record import Flow, Use
 
 UseKey = tuple[str, int, int]
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from nap.conversion.needs import Decision
 from nap.conversion.placement import Note, Problem
-from nap.flow.record import Flow
 from nap.norms.products import replaced_biases
+from nap.tracing.record import Flow
 from nap.weights import is_bare_vector
 
 UNREACHED = "no example reaches it"

@@ -8,15 +8,15 @@ from typing import Literal
 
 from torch import nn
 
-from nap.flow.homogeneity import NEAR
-from nap.flow.noise import KEY
-from nap.flow.operations import Kind
-from nap.flow.record import Flow, Meeting
-from nap.flow.special import is_opaque
 from nap.norms.gain import Gain
 from nap.norms.members import MemberNorm
 from nap.norms.norm import CHILD, SOURCES, FusedNorm
 from nap.norms.products import product_norms, replaced_biases
+from nap.tracing.homogeneity import NEAR
+from nap.tracing.noise import KEY
+from nap.tracing.operations import Kind
+from nap.tracing.record import Flow, Meeting
+from nap.tracing.special import is_opaque
 from nap.weights import Role, Weight, WeightTable, is_bare_vector
 
 _Half = tuple[str, Literal["mean", "noise"], str]  # a weight, what it is, and the other one

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nap.flow.record import Flow, Meeting
-from nap.flow.values import Carry
+from nap.tracing.record import Flow, Meeting
+from nap.tracing.values import Carry
 
 
 def shared_by(flow: Flow, meeting: Meeting, carry: Carry, where: str) -> str:

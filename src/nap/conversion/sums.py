@@ -14,10 +14,10 @@ from torch import nn
 
 from nap.conversion.needs import Decision, asked, is_plain_leaf, layout_of, leave_one_feature
 from nap.conversion.placement import Placement
-from nap.flow.operations import Kind
-from nap.flow.record import Flow, Meeting, Use
-from nap.flow.values import Carry
 from nap.norms.norm import CHILD, EPS, Layout, has_parts
+from nap.tracing.operations import Kind
+from nap.tracing.record import Flow, Meeting, Use
+from nap.tracing.values import Carry
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 _NAMED = 2  # layers of a sum that a reason names; the others are counted

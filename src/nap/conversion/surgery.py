@@ -15,13 +15,13 @@ from torch import nn
 
 from nap.conversion.gains import rescale_
 from nap.conversion.placement import Placement, Plan
-from nap.flow.special import NORMALIZED_RECURRENT
 from nap.norms.attention import NormalizedMultiheadAttention, normalize_attention_
 from nap.norms.gain import GAIN, GAIN_HOOK, Gain, scale_input, scale_rows
 from nap.norms.members import MemberNorm
 from nap.norms.norm import CHILD, HOOK, FusedNorm, Norm, Source, keep_zero, normalise_input, normalise_output
 from nap.norms.products import ProductSource, hang_, key_of, product_norms
 from nap.norms.recurrent import normalize_recurrent_
+from nap.tracing.special import NORMALIZED_RECURRENT
 from nap.weights import PLAN_ATTRIBUTE
 
 _TABLES = frozenset(key for key, value in vars(nn.Module()).items() if isinstance(value, dict))

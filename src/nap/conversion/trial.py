@@ -13,10 +13,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from nap.conversion.placement import Note
-from nap.flow.eager import as_written
-from nap.flow.record import Flow
-from nap.flow.recorder import Recorder, record
-from nap.flow.told import NOTHING, Told
+from nap.tracing.eager import as_written
+from nap.tracing.record import Flow
+from nap.tracing.recorder import Recorder, record
+from nap.tracing.told import NOTHING, Told
 
 Watching = Callable[[nn.Module, Told], Recorder]  # what records a forward of a model
 Example = tuple[tuple[Any, ...], Mapping[str, Any]]  # positional and named inputs

@@ -16,9 +16,9 @@ from nap.conversion.multiplied import Products
 from nap.conversion.normalize import plan_with
 from nap.conversion.reach import unreached
 from nap.conversion.trial import detached_copy, examples_of, fixed_randomness
-from nap.flow.values import held_tensors
 from nap.norms.norm import CHILD, Norm, normalise_input, normalise_output
 from nap.norms.products import products_run
+from nap.tracing.values import held_tensors
 from nap.weights import PLAN_ATTRIBUTE, Role, weight_groups
 
 EXACT = 1e-9  # relative change of the output, in float64, that counts as none

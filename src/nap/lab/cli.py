@@ -97,19 +97,19 @@ def _run(words: list[str]) -> int:
 
 
 def _sweep(words: list[str]) -> int:
+    from nap.lab.launch.how import Sweeping
     from nap.lab.options import split_names
-    from nap.lab.sweep.how import Sweeping
 
     asked = requested(words, Sweeping)
 
-    from nap.lab.sweep.command import sweep
+    from nap.lab.launch.command import sweep
 
     return sweep(asked, split_names(words, MODULES)[1])
 
 
 def _tune(words: list[str]) -> int:
+    from nap.lab.launch.tune import TuneOptions, tune
     from nap.lab.options import split_names
-    from nap.lab.sweep.tune import TuneOptions, tune
 
     asked = requested(words, TuneOptions)
     if len(asked) > 1:
@@ -163,22 +163,22 @@ def _play(options: argparse.Namespace) -> int:
 
 
 def _data_list(options: argparse.Namespace) -> int:
-    from nap.lab.data.store import describe
+    from nap.lab.datasets.store import describe
 
     print(describe())
     return FINE
 
 
 def _data_show(options: argparse.Namespace) -> int:
-    from nap.lab.data.store import card
+    from nap.lab.datasets.store import card
 
     print("\n\n".join(card(name) for name in options.names))
     return FINE
 
 
 def _data_fetch(options: argparse.Namespace) -> int:
-    from nap.lab.data.catalog import find
-    from nap.lab.data.fetch import fetch
+    from nap.lab.datasets.catalog import find
+    from nap.lab.datasets.fetch import fetch
     from nap.lab.progress import transfer
 
     for data in [find(name) for name in options.names]:  # a misspelt name stops before the first download

@@ -90,7 +90,10 @@ def _named(config: Any) -> Iterator[tuple[str, Any]]:
 
 def _check_name(name: str, value: Any) -> None:
     """Refuse names of data that neither the catalogue nor this machine has."""
-    from nap.lab.data.catalog import IMAGE_SETS, find_images  # they take a moment, and `nap --help` has none
+    from nap.lab.datasets.catalog import (  # they take a moment, and `nap --help` has none
+        IMAGE_SETS,
+        find_images,
+    )
 
     if name == "data" and value not in {data.name for data in IMAGE_SETS} and value != "imagenet":
         try:
@@ -98,12 +101,12 @@ def _check_name(name: str, value: Any) -> None:
         except ValueError as error:
             raise ValueError(f"--data {value}: {error}") from error
     if name in ("text", "tokenizer"):
-        from nap.lab.data.corpus import check_text, check_tokenizer
+        from nap.lab.datasets.corpus import check_text, check_tokenizer
 
         for text in value if name == "text" else [value]:
             (check_text if name == "text" else check_tokenizer)(text)
     if name == "exams":
-        from nap.lab.sequences.examined import check_exam, named
+        from nap.lab.loops.language.examined import check_exam, named
 
         for exam, path in named(value).items():
             check_exam(exam, path)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, Transfe
 from rich.progress import Progress as RichProgress
 
 if TYPE_CHECKING:
-    from nap.lab.runs.work import Work
+    from nap.lab.runner.work import Work
 
 WINDOW_SECONDS = 30.0  # the rate shown is that of the last half minute
 LINE_EVERY_SECONDS = 10.0

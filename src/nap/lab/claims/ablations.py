@@ -7,7 +7,7 @@ from nap.lab.claims.effects import GROWS, RAPID, TENTH, decide, ratio
 from nap.lab.claims.fig3 import SEVERAL, at_least, factors, per_game
 from nap.lab.claims.games import FINAL, LAYER_NORM, NAP, RAINBOW, WHOLE, arms, lead, learnt, scores
 from nap.lab.claims.samples import Samples
-from nap.lab.scores.aggregate import iqm
+from nap.lab.metrics.aggregate import iqm
 
 RARELY, NO_OFFSETS = f"{NAP}, projected rarely", f"{NAP}, no offsets"
 LAYER_NORM_DECAY, RAINBOW_DECAY = f"{LAYER_NORM}, weight decay", f"{RAINBOW}, weight decay"

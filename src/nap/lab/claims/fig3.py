@@ -36,8 +36,8 @@ from nap.lab.claims.games import (
     scores,
 )
 from nap.lab.claims.samples import Samples, together
+from nap.lab.metrics.aggregate import iqm
 from nap.lab.rows import Rows
-from nap.lab.scores.aggregate import iqm
 
 CAPTION, TEXT, APPENDIX = "Figure 3, caption", "Section 4.2", "Appendix C.1"
 SEVERAL = 2  # games: fewer are not several

@@ -12,8 +12,8 @@ from nap.lab.claims.effects import LEARNT, RAPID, TENTH, decide, every
 from nap.lab.claims.fig3 import per_game
 from nap.lab.claims.games import BETTER, LAYER_NORM, NAP, RAINBOW, WHOLE, Scores, lead, learnt, scores
 from nap.lab.claims.samples import Samples
+from nap.lab.metrics.aggregate import iqm
 from nap.lab.rows import Rows
-from nap.lab.scores.aggregate import iqm
 
 FRESH = "fresh Rainbow"
 CAPTION, TEXT = "Figure 5, caption", "Section 5.3"

@@ -9,7 +9,7 @@ from nap.lab.claims.effects import LEARNT, TENTH, decide
 from nap.lab.claims.fig3 import gain, sharp
 from nap.lab.claims.games import BETTER, FINAL, FIRST, WHOLE, WORSE, Window, arms, lead, learnt, scores
 from nap.lab.claims.samples import Samples, Series
-from nap.lab.scores.aggregate import iqm
+from nap.lab.metrics.aggregate import iqm
 
 ENDS = (0.25, 0.5, 0.75, 1.0)
 FASTEST, HALFWAY, _, SLOWEST = ARMS = tuple(f"NaP, ends at {end:g}" for end in ENDS)

@@ -17,9 +17,9 @@ import numpy as np
 from nap.lab.claims.claim import Evidence, NotEnough, Region
 from nap.lab.claims.effects import LEARNT, decide
 from nap.lab.claims.samples import Samples, Series, together
+from nap.lab.metrics.aggregate import Aggregate, iqm, mean
+from nap.lab.metrics.atari57 import ATARI57, human_normalised
 from nap.lab.rows import Rows
-from nap.lab.scores.aggregate import Aggregate, iqm, mean
-from nap.lab.scores.atari57 import ATARI57, human_normalised
 
 RAINBOW, LAYER_NORM, NAP, SCHEDULED = "Rainbow", "LayerNorm", "NaP", "NaP + schedule"
 Window = tuple[float, float]  # a part of a run, or of a visit to a game: from and to, as shares of its frames

@@ -8,8 +8,8 @@ from typing import Literal, get_args
 from nap.lab.experiments import fig3, minatar
 from nap.lab.experiments.agents import Playing, single_runs
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
-from nap.lab.rainbow.games import MINATAR
-from nap.lab.rainbow.variants import LAYER_NORM, NAP_LINEAR, RAINBOW
+from nap.lab.loops.rainbow.games import MINATAR
+from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP_LINEAR, RAINBOW
 from nap.methods.contract import check_range as check
 
 ArmName = Literal[

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from nap.lab.data.images import load
+from nap.lab.datasets.images import load
 from nap.lab.experiments.experiment import Run
-from nap.lab.training.arms import Arm
-from nap.lab.training.continual import ArmRun, ContinualRun
-from nap.lab.training.settings import Continual, OptimizerState
+from nap.lab.loops.population.arms import Arm
+from nap.lab.loops.population.continual import ArmRun, ContinualRun
+from nap.lab.loops.population.settings import Continual, OptimizerState
 
 
 def at_task_changes(

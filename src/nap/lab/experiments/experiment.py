@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 if TYPE_CHECKING:
     import torch
 
-    from nap.lab.runs.work import Work
+    from nap.lab.runner.work import Work
 
 MODULES = {  # name on the command line → module that holds its EXPERIMENT
     "fig1": "nap.lab.experiments.fig1",

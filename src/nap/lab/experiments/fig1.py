@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from nap.lab.experiments.arm_runs import arm_run, at_task_changes, slug
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
-from nap.lab.training.arms import (
+from nap.lab.loops.population.arms import (
     FRESH,
     FRESH_NO_NORM,
     LAYER_NORM,
@@ -27,7 +27,7 @@ from nap.lab.training.arms import (
     RESCALED,
     Arm,
 )
-from nap.lab.training.settings import OneNetwork, OptimizerState, Projected, TaskChanges, continual
+from nap.lab.loops.population.settings import OneNetwork, OptimizerState, Projected, TaskChanges, continual
 
 ARMS = (NO_NORM, LAYER_NORM, RESCALED, NAP, FRESH, FRESH_NO_NORM)
 AFFINE_ARMS = (NAP_FREE, NAP_JOINT, NAP_WEAK_PULL, NAP_PULL, NAP_NO_AFFINE)

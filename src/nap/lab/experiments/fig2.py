@@ -12,15 +12,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nap.lab.data.images import Images, load
-from nap.lab.data.streams import batches
+from nap.lab.datasets.images import Images, load
+from nap.lab.datasets.streams import batches
 from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.training.arms import LAYER_NORM
-from nap.lab.training.continual import best_strategy, skeleton_of
-from nap.lab.training.coupling import Coupling
-from nap.lab.training.learner import Learner, Recipe
-from nap.lab.training.population import initial_values
-from nap.lab.training.settings import Network, continual
+from nap.lab.loops.population.arms import LAYER_NORM
+from nap.lab.loops.population.continual import best_strategy, skeleton_of
+from nap.lab.loops.population.coupling import Coupling
+from nap.lab.loops.population.learner import Learner, Recipe
+from nap.lab.loops.population.population import initial_values
+from nap.lab.loops.population.settings import Network, continual
 from nap.methods import Method
 from nap.methods.contract import check_range
 from nap.rates.twins import TwinMode

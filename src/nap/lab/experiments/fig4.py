@@ -10,8 +10,8 @@ from typing import Literal, get_args
 
 from nap.lab.experiments.arm_runs import arm_run, at_task_changes, slug
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
-from nap.lab.training.arms import LAYER_NORM, Arm, Strengths
-from nap.lab.training.settings import (
+from nap.lab.loops.population.arms import LAYER_NORM, Arm, Strengths
+from nap.lab.loops.population.settings import (
     Network,
     OptimizerState,
     Projected,

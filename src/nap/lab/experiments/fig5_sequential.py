@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 from nap.lab.experiments import fig3
 from nap.lab.experiments.agents import Playing, agent_run
 from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.rainbow.games import BUILT_IN
-from nap.lab.rainbow.settings import AgentRun, Changes
-from nap.lab.rainbow.variants import LAYER_NORM, NAP, RAINBOW, Variant
+from nap.lab.loops.rainbow.games import BUILT_IN
+from nap.lab.loops.rainbow.settings import AgentRun, Changes
+from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, RAINBOW, Variant
 from nap.methods.contract import check_range as check
 
 CONTINUAL = tuple(

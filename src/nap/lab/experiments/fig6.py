@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from nap.lab.experiments import fig3
 from nap.lab.experiments.agents import EVERY_THIRD, Playing, single_runs
 from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.rainbow.variants import NAP_LINEAR
+from nap.lab.loops.rainbow.variants import NAP_LINEAR
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from nap.lab.experiments.arm_runs import slug
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs
-from nap.lab.sequences.arms import (
+from nap.lab.loops.language.arms import (
     BASELINE,
     NAP,
     NAP_NO_SCALE,
@@ -17,8 +17,8 @@ from nap.lab.sequences.arms import (
     NORM_ONLY_RMS,
     PROJECTION_ONLY,
 )
-from nap.lab.sequences.run import CopyingWork
-from nap.lab.sequences.settings import Copying, Network, Training, copies
+from nap.lab.loops.language.run import CopyingWork
+from nap.lab.loops.language.settings import Copying, Network, Training, copies
 from nap.methods.contract import check_range as check
 
 ARMS = (BASELINE, PROJECTION_ONLY, NORM_ONLY, NAP, NAP_NO_SCALE, NORM_ONLY_RMS, NAP_RMS)

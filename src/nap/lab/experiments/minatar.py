@@ -7,7 +7,7 @@ from functools import partial
 
 from nap.lab.experiments import fig3
 from nap.lab.experiments.experiment import Experiment, Tuning
-from nap.lab.rainbow.games import MINATAR
+from nap.lab.loops.rainbow.games import MINATAR
 
 BREAKOUT = "minatar/breakout"
 PAPER = fig3.Schedules(

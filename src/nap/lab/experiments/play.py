@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from nap.lab.rainbow.film import episode, picture, small
-from nap.lab.rainbow.settings import Agent, AgentRun, Changes
-from nap.lab.rainbow.variants import Variant
-from nap.lab.runs.checkpoint import load_latest
+from nap.lab.loops.rainbow.film import episode, picture, small
+from nap.lab.loops.rainbow.settings import Agent, AgentRun, Changes
+from nap.lab.loops.rainbow.variants import Variant
+from nap.lab.runner.checkpoint import load_latest
 
 SECONDS = 0.06  # that a frame is shown
 

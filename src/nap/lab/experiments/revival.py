@@ -9,10 +9,10 @@ from torch import Tensor
 
 from nap.lab.experiments.arm_runs import arm_run, at_task_changes
 from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.training import measure
-from nap.lab.training.arms import Arm
-from nap.lab.training.continual import ContinualRun, Row
-from nap.lab.training.settings import OneNetwork, OptimizerState, TaskChanges, continual
+from nap.lab.loops.population import measure
+from nap.lab.loops.population.arms import Arm
+from nap.lab.loops.population.continual import ContinualRun, Row
+from nap.lab.loops.population.settings import OneNetwork, OptimizerState, TaskChanges, continual
 from nap.methods.contract import check_range
 
 NORMS = {"none": "none", "LayerNorm": "layer", "RMSNorm": "rms"}

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nap.lab import rows
-from nap.lab.data.images import DataMissing
+from nap.lab.datasets.images import DataMissing
 from nap.lab.experiments.ending import same_command
 from nap.lab.experiments.ending import show as show_what_came
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.tasks import BOARD, Task, chosen, home, not_spread, open_tasks
 from nap.lab.options import MOST_THREADS, How, Request
 from nap.lab.progress import Display, display, duration
-from nap.lab.runs.carry import STOPPED, carry_out
-from nap.lab.runs.crew import Crew, CrewLost, Place, joined
-from nap.lab.runs.durable import written_aside
-from nap.lab.runs.leading import attempt, ended, follow, led
-from nap.lab.runs.signals import StopRequest, stop_requests
-from nap.lab.runs.work import Work
+from nap.lab.runner.carry import STOPPED, carry_out
+from nap.lab.runner.crew import Crew, CrewLost, Place, joined
+from nap.lab.runner.durable import written_aside
+from nap.lab.runner.leading import attempt, ended, follow, led
+from nap.lab.runner.signals import StopRequest, stop_requests
+from nap.lab.runner.work import Work
 
 if TYPE_CHECKING:
     from nap.lab.board import Board

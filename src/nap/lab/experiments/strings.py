@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from nap.lab.experiments.arm_runs import at_task_changes, slug
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
-from nap.lab.sequences.arms import (
+from nap.lab.loops.language.arms import (
     BASELINE,
     NAP,
     NAP_NO_SCALE,
@@ -17,9 +17,9 @@ from nap.lab.sequences.arms import (
     NORM_ONLY_RMS,
     decayed,
 )
-from nap.lab.sequences.run import MemorisingWork
-from nap.lab.sequences.settings import Memorising, MemorisingRun
-from nap.lab.training.settings import TaskChanges
+from nap.lab.loops.language.run import MemorisingWork
+from nap.lab.loops.language.settings import Memorising, MemorisingRun
+from nap.lab.loops.population.settings import TaskChanges
 from nap.methods.contract import check_range as check
 
 ARMS = (BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE, NORM_ONLY_RMS, NAP_RMS)

@@ -7,10 +7,10 @@ from typing import Literal
 
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
+from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
+from nap.lab.loops.supervised.run import VisionWork
+from nap.lab.loops.supervised.settings import Seeing
 from nap.lab.models.vgg import VGG_LIKE
-from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
-from nap.lab.vision.run import VisionWork
-from nap.lab.vision.settings import Seeing
 from nap.methods.contract import check_range as check
 
 ARMS = (BASELINE, NORM_ONLY, NAP, TRANSLATED)

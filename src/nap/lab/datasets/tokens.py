@@ -1,0 +1,203 @@
+"""A text as one long line of tokens on disk, read through a memory map, in windows.
+
+Documents follow each other, an end token after each, and windows cut the line into equal pieces wherever
+they fall (packing): no token is padding. Which windows make a batch is a function of seed and step, so a
+run that resumes needs no position but its step.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nap.lab import files
+from nap.lab.datasets.store import sha256
+from nap.lab.datasets.streams import Purpose, generator
+
+ABOUT = ".json"  # beside the tokens: how many, of which kind, from where
+ABANDONED = 24 * 3600  # seconds after which nobody writes to a file any more
+_AT_ONCE = 1 << 20  # tokens that are gathered before they are written
+
+
+class TokensDamaged(ValueError):
+    """A file of tokens is not what its description says."""
+
+
+class TokensMissing(TokensDamaged):
+    """There is no such file yet."""
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """Tokens below `vocabulary` in a file; `about` says where they are from."""
+
+    path: Path
+    count: int
+    vocabulary: int
+    about: Mapping[str, Any]
+
+    @property
+    def tokens(self) -> NDArray[np.unsignedinteger[Any]]:
+        """All of them, as a read-only memory map."""
+        return np.memmap(self.path, _kind(self.vocabulary), "r", shape=(self.count,))
+
+    def windows(self, length: int) -> Windows:
+        """The line in pieces of `length` predictions each."""
+        return Windows(self.tokens, length)
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Pieces of length + 1 tokens, each beginning with the last token of the piece before it.
+
+    So every token but the very first is predicted once in a pass; what does not fill a last piece is not.
+
+    >>> [piece.tolist() for piece in Windows(np.arange(8), length=3)[[0, 1]]]
+    [[0, 1, 2, 3], [3, 4, 5, 6]]
+    """
+
+    tokens: NDArray[Any]
+    length: int
+
+    def __post_init__(self) -> None:
+        if len(self) < 1:
+            raise ValueError(f"{len(self.tokens):,} tokens do not fill one window of {self.length} + 1")
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // self.length
+
+    def __getitem__(self, index: Sequence[int] | NDArray[np.int64]) -> Tensor:
+        """These pieces, int64 (B, length + 1)."""
+        starts = np.asarray(index, np.int64)[:, None] * self.length
+        return torch.from_numpy(self.tokens[starts + np.arange(self.length + 1)].astype(np.int64))
+
+    def batch(self, seed: int, step: int, size: int) -> Tensor:
+        """The batch of a step, counted from 0; each pass over the pieces has an order of its own."""
+        if size > len(self):
+            raise ValueError(f"a batch of {size} windows, but there are {len(self)}; lower --batch-size")
+        a_pass = len(self) // size
+        epoch, place = divmod(step, a_pass)
+        return self[_order(seed, epoch, len(self))[place * size : (place + 1) * size]]
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
+    return generator(seed, Purpose.BATCHES, 1, epoch).permutation(count)
+
+
+def write(
+    path: Path,
+    documents: Iterable[Sequence[int]],
+    *,
+    end: int,
+    vocabulary: int,
+    about: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+) -> TokenFile:
+    """Tokens of all documents, or the first `limit` of them, in a file that is there whole or not at all."""
+    if not 0 <= end < vocabulary:
+        raise ValueError(f"the end token is {end}, but there are {vocabulary} tokens, from 0")
+    kind, count, kept = _kind(vocabulary), 0, []
+    digest = hashlib.sha256()
+    with replacing(path) as aside, aside.open("wb") as file:
+
+        def put(tokens: Sequence[int]) -> int:
+            numbers = np.asarray(tokens, np.int64)
+            if len(numbers) and (numbers.min() < 0 or numbers.max() >= vocabulary):
+                raise ValueError(f"token {numbers.max()} does not fit a vocabulary of {vocabulary}")
+            held = numbers.astype(kind).tobytes()
+            digest.update(held)
+            file.write(held)
+            return len(numbers)
+
+        for document in documents:
+            kept += [*document, end]
+            if limit is not None and count + len(kept) >= limit:
+                kept = kept[: limit - count]
+                break
+            if len(kept) >= _AT_ONCE:
+                count, kept = count + put(kept), []
+        count += put(kept)
+        if not count:
+            raise ValueError(
+                f"there are no documents to write to {path}; a text of one document alone has none to learn "
+                "from, since the first is held out"
+            )
+    described = {"count": count, "vocabulary": vocabulary, "end": end, **(about or {})}
+    _describe(path, {**described, "sha256": digest.hexdigest()})
+    return read(path)
+
+
+def _describe(path: Path, about: Mapping[str, Any]) -> None:
+    with replacing(_beside(path)) as aside:
+        aside.write_text(json.dumps(about, indent=1), "utf-8")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to; what is there in the end takes the place of `path`, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for old in path.parent.glob(f"{glob.escape(path.name)}.*.part"):  # of a process that was killed
+        if time.time() - old.stat().st_mtime > ABANDONED:
+            old.unlink(missing_ok=True)
+    aside = path.with_name(f"{path.name}.{uuid4().hex}.part")
+    try:
+        yield aside
+        with aside.open("rb+") as file:
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def read(path: Path) -> TokenFile:
+    """The tokens in a file that `write` made, all of which are hashed for it, once a run.
+
+    One that is older than these hashes is taken as it is this time, and its hash is noted.
+    """
+    try:
+        about = json.loads(files.content(_beside(path)))
+        size = path.stat().st_size
+    except FileNotFoundError as error:
+        raise TokensMissing(f"{path} and its description are not there; make them again") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise TokensDamaged(f"{path} and its description cannot be read: {error}; make them again") from error
+    if not (isinstance(about, dict) and _is_count(about.get("count")) and _is_count(about.get("vocabulary"))):
+        raise TokensDamaged(f"{_beside(path)} does not say how many tokens there are; make it again")
+    expected = about["count"] * _kind(about["vocabulary"]).itemsize
+    if size != expected or not files.is_file(path):
+        raise TokensDamaged(f"{path} has {size:,} bytes and should have {expected:,}; make it again")
+    noted, found = about.pop("sha256", None), sha256(path)
+    if noted not in (None, found):
+        raise TokensDamaged(f"{path} is not what was written, its SHA-256 differs; make it again")
+    if noted is None:
+        with suppress(OSError):  # a folder that may only be read
+            _describe(path, {**about, "sha256": found})
+    return TokenFile(path, about["count"], about["vocabulary"], about)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**62
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ABOUT)
+
+
+def _kind(vocabulary: int) -> np.dtype[Any]:
+    return np.dtype("<u2") if vocabulary <= 1 << 16 else np.dtype("<u4")

@@ -1,0 +1,79 @@
+"""What there is to do: a job for each run, with the words that make a worker do it and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.experiments.tasks import chosen, share
+from nap.lab.launch import own
+from nap.lab.launch.how import for_workers
+from nap.lab.options import Request
+
+WORKER = (sys.executable, "-P", "-m", "nap.lab.launch.worker")  # -P: nothing is imported from where it runs
+MEANT = "NAP_SWEEP_RUN"  # in a worker's environment: the run that it is to find
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: where it lies, and the command of a worker that does it."""
+
+    label: str
+    experiment: Experiment
+    run: Run
+    folder: Path  # as the driver's reader knows it
+    command: tuple[str, ...]
+    environment: Mapping[str, str]  # what a worker needs besides its own
+    where: Path  # the folder that relative paths in the settings start from
+
+    @property
+    def path(self) -> Path:
+        """The run's folder, for a process that works elsewhere."""
+        return self.where / self.folder
+
+    def settings(self, scale: str) -> dict[str, Any]:
+        """What config.json holds once the run has begun."""
+        config = json.loads(json.dumps(dataclasses.asdict(self.run.config)))
+        return {
+            "experiment": self.experiment.folder,
+            "scale": scale,
+            "run": self.run.name,
+            "config": config,
+        }
+
+
+def jobs(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str]) -> list[Job]:
+    """A job for each run that was asked for; `settings` are the words that followed the names.
+
+    A worker is `nap run` with the same words and --part k/n, n being the number of all runs: that part
+    is one run. So a manifest names a command that does the same by hand, wherever that is given.
+    """
+    how = requests[0][1].how
+    whole = [(each, replace(request, how=replace(how, part="1/1"))) for each, request in requests]
+    every = chosen(whole)
+    names, passed_on = [request.name for _, request in requests], list(for_workers(settings))
+    threads = str(how.threads or 1)
+    same = ("--out", str(how.out.absolute()), "--threads", threads)
+    environment = {"OMP_NUM_THREADS": threads} | {
+        key: value for key, value in os.environ.items() if key.startswith("NAP_")
+    }
+    environment |= own.passed_on(names)
+    return [
+        Job(
+            label=run.name if len(requests) == 1 else f"{experiment.name} {run.name}",
+            experiment=experiment,
+            run=run,
+            folder=folder,
+            command=(*WORKER, *names, *passed_on, *same, "--part", f"{n + 1}/{len(every)}"),
+            environment=environment | {MEANT: f"{experiment.name} {run.name}"},
+            where=Path.cwd(),
+        )
+        for n, (folder, experiment, run) in list(enumerate(every))[share(how.part, len(every))]
+    ]

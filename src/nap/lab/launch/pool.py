@@ -1,0 +1,114 @@
+"""This machine's cores and GPUs: a worker in each slot."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from nap.lab.launch import launch
+from nap.lab.launch.engine import End
+from nap.lab.launch.how import Sweeping
+from nap.lab.launch.jobs import Job
+from nap.lab.runner.machine import SIDE_BY_SIDE, cores
+
+GPU = "CUDA_VISIBLE_DEVICES"
+Slot = Mapping[str, str]  # what the environment of a worker in it has more
+
+
+class Pool:
+    """Workers in slots; a slot has the GPU that its workers see, if any."""
+
+    def __init__(self, slots: Sequence[Slot]):
+        self._free, self.workers = list(slots), len(slots)
+        self.words = in_words(slots)
+
+    def place(self, job: Job) -> Seated:
+        slot = self._free.pop(0)
+        environment = {**job.environment, **slot, SIDE_BY_SIDE: str(self.workers)}
+        log = job.path / launch.LOG_NAME
+        try:
+            worker = launch.start(job.command, where=job.where, log=log, environment=environment)
+        except OSError:
+            self.give_back(slot)
+            raise
+        return Seated(self, slot, worker)
+
+    def give_back(self, slot: Slot) -> None:
+        """Make a slot free."""
+        self._free.append(slot)
+
+
+class Seated:
+    """A worker in its slot."""
+
+    def __init__(self, pool: Pool, slot: Slot, worker: subprocess.Popen[bytes]):
+        self._pool, self._slot, self.worker = pool, slot, worker
+
+    def ended(self) -> End | None:
+        code = self.worker.poll()
+        if code is None:
+            return None
+        launch.let_go(self.worker)
+        self._pool.give_back(self._slot)
+        return End(code)
+
+    def stop(self) -> None:
+        launch.let_go(self.worker)
+
+    def kill(self) -> None:
+        launch.let_go(self.worker)
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.killpg(self.worker.pid, signal.SIGKILL)  # its session: emulators and loaders, too
+        self.worker.wait()
+
+
+def slots_here(how: Sweeping) -> list[Slot]:
+    """The slots of this machine."""
+    visible: list[str] = []
+    if how.device != "cpu" and torch.cuda.is_available():
+        named = os.environ.get(GPU)
+        visible = named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]
+    elif how.device == "cuda":
+        raise ValueError("--device cuda: torch sees no CUDA device here; take --device cpu")
+    return slots(how, cores=cores(), visible=visible)
+
+
+def slots(how: Sweeping, *, cores: int, visible: Sequence[str]) -> list[Slot]:
+    """A slot for each share of a GPU, or where there is none, for as many cores as a run has threads.
+
+    >>> slots(Sweeping(threads=2), cores=5, visible=[])
+    [{}, {}]
+    >>> [slot[GPU] for slot in slots(Sweeping(per_gpu=2, gpus=(0, 2)), cores=5, visible=["3", "5", "7"])]
+    ['3', '7', '3', '7']
+    """
+    if not visible:
+        if how.gpus or how.per_gpu != 1:
+            raise ValueError("--gpus and --per-gpu: torch sees no GPU here, or --device cpu rules them out")
+        return [{}] * (how.workers or max(1, cores // (how.threads or 1)))
+    for number in how.gpus:
+        if not 0 <= number < len(visible):
+            raise ValueError(f"--gpus {number}: there are {len(visible)} GPUs here, counted from 0")
+    chosen = [visible[number] for number in how.gpus or range(len(visible))]
+    seats: list[Slot] = [{GPU: name} for _ in range(how.per_gpu) for name in chosen]
+    if how.workers > len(seats):
+        raise ValueError(
+            f"--workers {how.workers}: {len(chosen)} GPUs with {how.per_gpu} runs each hold {len(seats)}; "
+            f"let more runs share a GPU with --per-gpu, or take --device cpu"
+        )
+    return seats[: how.workers or None]
+
+
+def in_words(slots: Sequence[Slot]) -> str:
+    """
+    >>> in_words([{}, {}]), in_words([{GPU: "0"}, {GPU: "1"}, {GPU: "0"}])
+    ('2 workers here, on CPU', '3 workers here, on 2 GPUs')
+    """
+    gpus = Counter(slot[GPU] for slot in slots if GPU in slot)
+    place = f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}" if gpus else "CPU"
+    return f"{len(slots)} worker{'s' * (len(slots) > 1)} here, on {place}"

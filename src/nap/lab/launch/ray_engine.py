@@ -1,0 +1,112 @@
+"""A Ray cluster: each job is a task, and Ray finds it a node with the cores and GPUs that it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, TaskCancelledError
+
+from nap.lab.launch import launch
+from nap.lab.launch.answering import check_answers
+from nap.lab.launch.engine import End, gist
+from nap.lab.launch.how import Sweeping
+from nap.lab.launch.jobs import Job
+from nap.lab.runner.machine import SIDE_BY_SIDE
+
+
+class Cluster:
+    """Tasks on a Ray cluster. Ray itself repeats none of them: that is for the driver to decide."""
+
+    def __init__(self, how: Sweeping):
+        resources = ray.cluster_resources()
+        gpus = resources.get("GPU", 0.0)
+        if how.device == "cuda" and not gpus:
+            raise ValueError("--device cuda: this Ray cluster has no GPU; take --device cpu")
+        with_gpu = how.device != "cpu" and gpus > 0
+        self.workers, cores, share = how.workers, how.threads or 1, 1 / how.per_gpu if with_gpu else 0.0
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        check_room(nodes, cores, share)
+        most = side_by_side(nodes, cores, share)
+        self._shared = {SIDE_BY_SIDE: str(min(most, how.workers or most))}
+        self.words = (
+            f"Ray ({resources.get('CPU', 0):g} cores, {gpus:g} GPUs "
+            f"on {len(nodes)} node{'s' * (len(nodes) > 1)})"
+        )
+        self._sit: Any = ray.remote(num_cpus=cores, num_gpus=share, max_retries=0)(launch.sit)
+
+    def place(self, job: Job) -> OnRay:
+        log = job.path / launch.LOG_NAME
+        task = self._sit.options(name=f"nap {job.label}")
+        result = task.remote(job.command, job.where, log, {**job.environment, **self._shared})
+        return OnRay(result, job.path)
+
+
+class OnRay:
+    """A task that waits or works."""
+
+    def __init__(self, result: Any, folder: Path):
+        self._result, self._folder = result, folder
+
+    def ended(self) -> End | None:
+        ready, _ = ray.wait([self._result], timeout=0)
+        if not ready:
+            return None
+        try:
+            return End(ray.get(self._result))
+        except TaskCancelledError:
+            return End(None, "cancelled")
+        except RayError as error:  # its process or its node is gone
+            return End(None, f"{type(error).__name__}: {gist(str(error))}")
+
+    def stop(self) -> None:
+        launch.ask_to_stop(self._folder)  # Ray may lose what is sent to a task that has begun
+        ray.cancel(self._result)
+
+    def kill(self) -> None:
+        ray.cancel(self._result, force=True)
+
+
+def check_room(nodes: Sequence[Mapping[str, float]], cores: int, gpus: float) -> None:
+    """Refuse what no node can hold: Ray would wait for ever for one that can, and say nothing."""
+    fit = [node.get("CPU", 0.0) for node in nodes if node.get("GPU", 0.0) >= gpus]
+    if max(fit, default=0.0) < cores:
+        raise ValueError(
+            f"--threads {cores}: no node of this Ray cluster has so many cores{' and a GPU' * (gpus > 0)}; "
+            f"the most is {max(fit, default=0.0):g}; take fewer threads{', or --device cpu' * (gpus > 0)}"
+        )
+
+
+def side_by_side(nodes: Sequence[Mapping[str, float]], cores: int, gpus: float) -> int:
+    """How many tasks a node may have at a time, where that is most.
+
+    >>> side_by_side([{"CPU": 64.0}, {"CPU": 64.0, "GPU": 8.0}, {"CPU": 4.0, "GPU": 8.0}], 1, 0.5)
+    16
+    >>> side_by_side([{"CPU": 64.0, "GPU": 1.0}], 1, 1 / 5)  # though 1.0 // 0.2 is 4
+    5
+    """
+    by_cores = [node.get("CPU", 0.0) // cores for node in nodes]
+    by_gpus = [node.get("GPU", 0.0) / gpus + 1e-9 if gpus else float("inf") for node in nodes]
+    return int(max(map(min, by_cores, by_gpus), default=1))
+
+
+@contextlib.contextmanager
+def cluster(how: Sweeping) -> Iterator[Cluster]:
+    """The cluster at `how.address`, for as long as the block lasts."""
+    try:
+        check_answers(how.address)
+        ray.init(address=how.address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError, SystemExit) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"no Ray cluster at {how.address} ({reason}); start one with `ray start --head`, name another "
+            f"with --address, set RAY_AUTH_MODE=token where it asks for a token, or take --engine local"
+        ) from error
+    try:
+        yield Cluster(how)
+    finally:
+        ray.shutdown()

@@ -1,0 +1,238 @@
+"""`nap tune`: the learning rate of each arm, found on seeds that no result uses.
+
+Every rate of the grid is a sweep of the experiment's runs, in a folder of its own. Where the best rate of an
+arm lies at an end of the grid, the next rate past that end is tried, for that arm alone, until the best lies
+inside. All of it resumes: what is finished is not run again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from nap.lab import rows
+from nap.lab.experiments.experiment import Experiment, Tuning
+from nap.lab.experiments.tasks import home
+from nap.lab.experiments.tuned import FILE_NAME, Sensitivity, Tuned, comparable, label
+from nap.lab.launch.command import driven, exit_code
+from nap.lab.launch.found import look
+from nap.lab.launch.how import Sweeping
+from nap.lab.launch.jobs import Job, jobs
+from nap.lab.options import Request, groups
+from nap.lab.runner.carry import STOPPED
+from nap.lab.runner.durable import write_json
+from nap.lab.seeds import FIRST_TUNING_SEED
+
+EXAMPLES = """\
+examples:
+  nap tune {name}                                 each arm's learning rate, at the scale of a laptop
+  nap tune {name} --scale small --per-gpu 8       eight runs at a time on each GPU
+  nap tune {name} --rates 1e-3 3e-3 1e-2          other rates to start from
+  nap tune {name} --engine slurm --slurm slurm_partition=gpu timeout_min=600
+  nap run {name} --tuned results/{name}-demo-tuning/tuned.json    then: the result, at these rates"""
+
+
+@dataclass(frozen=True)
+class TuneOptions(Sweeping):
+    """How to tune, and where."""
+
+    command = "tune"
+    examples = EXAMPLES
+
+    tuning_seeds: int = 3
+    """Seeds for each rate, from 100 on; results use other seeds."""
+    rates: tuple[float, ...] = ()
+    """Learning rates to start from; those of the experiment unless some are named."""
+    extend: int = 6
+    """How many rates past the first ones may be tried for an arm."""
+
+    def check(self) -> None:
+        super().check()
+        if not 1 <= self.tuning_seeds <= 1_000:
+            raise ValueError(f"--tuning-seeds {self.tuning_seeds}: it must be at least 1, and at most 1,000")
+        if not 0 <= self.extend <= 1_000:
+            raise ValueError(f"--extend {self.extend}: it must be at least 0, and at most 1,000")
+        if self.rates and (len(set(self.rates)) < 2 or not all(0 < rate < math.inf for rate in self.rates)):
+            raise ValueError(f"--rates {' '.join(map(str, self.rates))}: name two or more, each above 0")
+        if self.part != "1/1":
+            raise ValueError("--part: a tuning decides on all its runs; leave it out")
+
+
+def tune(experiment: Experiment, request: Request, settings: Sequence[str]) -> int:
+    """Find the rates, write them to a file and print them; the exit code."""
+    how, tuning = request.how, experiment.tuning
+    assert isinstance(how, TuneOptions)
+    how.check()
+    if tuning is None:
+        raise ValueError(
+            f"{experiment.name}: learning rates are part of what it tests; there is nothing to tune"
+        )
+    for key, *_ in groups(settings):
+        if key in ("--learning-rate", "--seeds", "--first-seed", "--tuned"):
+            raise ValueError(f"{key}: nap tune sets it; leave it out (--rates, --tuning-seeds)")
+    search = Search(experiment, request, settings, tuning)
+    grid = sorted(set(how.rates or tuning.rates))
+    factor = grid[1] / grid[0]
+    ask: dict[str, list[float]] = dict.fromkeys(search.groups, grid)
+    for step in range(how.extend + 1):
+        todo = search.jobs(ask)
+        if how.dry_run:
+            print("\n".join(f"{job.label}: {look(job.path).state}" for job in todo))
+            return 0
+        runs = driven(f"tuning {experiment.name}", todo, how)
+        if exit_code(runs) == STOPPED:
+            return STOPPED
+        found = search.results()
+        write_json(search.folder / FILE_NAME, found.to_json() | {"finished": False})
+        ask = {
+            name: [rate]
+            for name, group in found.groups.items()
+            if step < how.extend and (rate := group.beyond(tuning, factor)) is not None
+        }
+        if not ask:
+            break
+        print(
+            f"Best at an end of the grid, so more rates: {'; '.join(f'{k} {v[0]:g}' for k, v in ask.items())}"
+        )
+    return _conclude(found, search.folder, how)
+
+
+class Search:
+    """The runs of one tuning: which there are, and what came of them."""
+
+    def __init__(self, experiment: Experiment, request: Request, settings: Sequence[str], tuning: Tuning):
+        self.experiment, self.tuning, self.how = experiment, tuning, request.how
+        self.seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + request.how.tuning_seeds)  # type: ignore[attr-defined]
+        changes = {"first_seed": self.seeds[0], "seeds": len(self.seeds), **tuning.changes}
+        self.config = replace(request.config, **changes)
+        self._request = request
+        self._words = [*settings, *_words(changes)]
+        deciding = [run for run in experiment.runs(self.config) if run.decides]
+        self.configs = {run.tuned_as: comparable(run, tuning) for run in deciding}
+        self.labels = {run.tuned_as: label(run) for run in deciding}
+        if not deciding:
+            raise ValueError(f"{experiment.name}: none of the runs asked for decides a learning rate")
+
+    @property
+    def groups(self) -> list[str]:
+        return list(self.configs)
+
+    @property
+    def folder(self) -> Path:
+        plain = home(self.experiment, self._request.how)
+        return plain.with_name(f"{plain.name}-tuning")
+
+    def jobs(self, ask: Mapping[str, Sequence[float]]) -> list[Job]:
+        """A job for each deciding run of these groups at these rates."""
+        return [
+            replace(job, label=f"{job.label} at {rate:g}")
+            for rate in sorted({rate for rates in ask.values() for rate in rates})
+            for job in self._at(rate)
+            if job.run.decides and rate in ask.get(job.run.tuned_as, ())
+        ]
+
+    def results(self) -> Tuned:
+        """What all finished runs say."""
+        found: dict[str, dict[float, tuple[float | None, ...]]] = {name: {} for name in self.configs}
+        for folder in self.folder.glob("lr-*"):
+            if (rate := _rate_of(folder)) is None:
+                continue
+            values: dict[str, list[float | None]] = {}
+            for job in self._at(rate):
+                state = look(job.path)
+                if job.run.decides and state.state in ("finished", "failed"):
+                    path = job.path / rows.FILE_NAME
+                    written = list(rows.read(path)) if state.state == "finished" else []
+                    values.setdefault(job.run.tuned_as, []).extend(self._scores(written, job))
+            for name, of in values.items():
+                if len(of) == len(self.seeds):
+                    found[name][rate] = tuple(of)
+        groups = {name: Sensitivity(of, self.configs[name]) for name, of in found.items()}
+        about = self.experiment.name, self.how.scale
+        return Tuned(*about, self.tuning, list(self.seeds), groups, self.labels)
+
+    def _at(self, rate: float) -> list[Job]:
+        how = replace(self.how, out=self.folder / f"lr-{rate:g}")
+        request = replace(self._request, how=how, config=replace(self.config, learning_rate=rate))
+        return jobs([(self.experiment, request)], [*self._words, "--learning-rate", f"{rate:g}"])
+
+    def _scores(self, written: Sequence[rows.Row], job: Job) -> list[float | None]:
+        """The metric of each seed of a run, None where it has none: the run broke down."""
+        metric, own = self.tuning.metric, getattr(job.run.config, "seeds", None) or self.seeds
+        values: dict[int, list[float]] = {seed: [] for seed in own}
+        for row in written:
+            if row.get("kind") is None and metric in row:
+                values[row["seed"]].append(math.nan if row[metric] is None else row[metric])
+        means = [
+            (fmean(of) if self.tuning.over == "all" else of[-1]) if of else math.nan for of in values.values()
+        ]
+        return [mean if math.isfinite(mean) else None for mean in means]
+
+
+def _rate_of(folder: Path) -> float | None:
+    """The learning rate that a folder of a tuning is for; None where it is no such folder."""
+    try:
+        rate = float(folder.name.removeprefix("lr-"))
+    except ValueError:
+        return None
+    return rate if 0 < rate < math.inf and folder.name == f"lr-{rate:g}" else None
+
+
+def _words(changes: Mapping[str, Any]) -> list[str]:
+    return [word for key, value in changes.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+
+
+def _conclude(found: Tuned, folder: Path, how: TuneOptions) -> int:
+    """Print the table and write the file; 1 where an arm has no rate, or its best lies at an end."""
+    Console().print(table(found))
+    lost = [name for name, group in found.groups.items() if group.best(found.tuning) is None]
+    if lost:
+        print(f"No rate worked for {', '.join(lost)}: the search is not finished; try smaller --rates")
+        return 1
+    write_json(folder / FILE_NAME, found.to_json())
+    print(
+        f"\nRates: {folder / FILE_NAME}\nResults at these rates: nap run {found.experiment} "
+        f"--scale {found.scale} --tuned {folder / FILE_NAME}\nThe plot: nap report {folder}"
+    )
+    edges = [name for name, group in found.groups.items() if group.beyond(found.tuning, 2.0) is not None]
+    if edges:
+        print(f"The best rate is at an end of the grid for {', '.join(edges)}; raise --extend {how.extend}")
+    return int(bool(edges))
+
+
+def table(found: Tuned) -> Table:
+    """Every arm's results by learning rate; the best is bold."""
+    rates = sorted({rate for group in found.groups.values() for rate in group.results})
+    title = f"{found.experiment}: {found.tuning.metric.replace('_', ' ')} by learning rate, mean of seeds "
+    shown = Table(title=escape(f"{title}{found.seeds[0]} to {found.seeds[-1]}"), box=SIMPLE, padding=(0, 1))
+    shown.add_column("arm", overflow="fold")
+    for rate in rates:
+        shown.add_column(short(rate), justify="right", no_wrap=True)
+    for name, group in found.groups.items():
+        best = group.best(found.tuning)
+        cells = []
+        for rate in rates:
+            mean = group.mean(rate) if rate in group.results else None
+            text = "" if rate not in group.results else "broke" if mean is None else f"{mean:.3g}"
+            cells.append(f"[bold]{text}[/bold]" if rate == best else text)
+        shown.add_row(escape(found.labels.get(name, name)), *cells)
+    return shown
+
+
+def short(rate: float) -> str:
+    """A learning rate in few characters.
+
+    >>> short(0.0002), short(0.00125), short(1.0)
+    ('2e-4', '1.25e-3', '1e0')
+    """
+    mantissa, exponent = f"{rate:.2e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"

@@ -1,0 +1,1 @@
+"""What trains: a population of small networks, image classifiers, transformers and Rainbow agents."""

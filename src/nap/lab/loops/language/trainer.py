@@ -1,0 +1,203 @@
+"""One update of a transformer on tokens: predict each from those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import nap
+from nap import diagnostics
+from nap.lab.loops.common.spread import Alone
+from nap.lab.loops.common.watch import Watch
+from nap.weights import Role
+
+Parts = Mapping[str, slice]  # name of an accuracy → the predictions that it is over, counted from 0
+
+
+class Trainer:
+    """A model, AdamW, the projection after each of its steps, and means over the updates since last read.
+
+    Args:
+        learning_rate: a number, or one for each update, counted from 0.
+        parts: accuracies that are kept apart, each over some of a string's predictions.
+        weight_decay: of matrices; vectors (scales, offsets) are left alone.
+        clip: the largest norm of all gradients together.
+        half: products in bfloat16.
+        spread: how several processes share the model and its batches. Each of them has a trainer, makes the
+            same calls with the same strings, and gets the same numbers.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        projector: nap.Projector | None,
+        *,
+        learning_rate: float | Callable[[int], float],
+        parts: Parts,
+        weight_decay: float = 0.0,
+        clip: float | None = None,
+        half: bool = False,
+        compile_: bool = False,
+        spread: Alone | None = None,
+    ):
+        self.model, self.projector, self.parts = model, projector, dict(parts)
+        self.spread = spread or Alone()
+        self.net = self.spread.wrapped(model, compile_=compile_)  # the model, as it is called to learn
+        self.clip, self.half, self.updates = clip, half, 0
+        self._rate = learning_rate if callable(learning_rate) else lambda update: learning_rate
+        named = dict(model.named_parameters())
+        self.parameters = list(named.values())
+        device = self.parameters[0].device
+        groups = [
+            {"params": [p for p in self.parameters if p.ndim >= 2], "weight_decay": weight_decay},
+            {"params": [p for p in self.parameters if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=self._rate(0), fused=True)
+        self.watch = Watch(list(named), device)
+        self.optimizer.found_inf = self.watch.broken  # type: ignore[attr-defined]
+        self._too_long = torch.ones((), device=device)  # gradients are divided by it
+        if clip is not None:
+            self.optimizer.grad_scale = self._too_long  # type: ignore[attr-defined]
+        if projector is not None:
+            projector.attach(self.optimizer)
+        self._right = torch.zeros(len(self.parts), device=device)
+        self._since = 0
+        self._loss = self.spread.compiled(self._learnt_loss) if compile_ else self._learnt_loss
+
+    def step(self, *strings: Tensor) -> None:
+        """Learn from a batch of strings (B, L), given whole or in equal parts one after the other.
+
+        What is right is counted before the update.
+        """
+        self.net.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        found = torch.stack([self._backward(part, of=len(strings), at=at) for at, part in enumerate(strings)])
+        with torch.no_grad():
+            loss, *right = self.spread.mean(found.sum(0))
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            norm = self.watch.note_(loss, self.spread.norms(gradients))
+            if self.clip is not None:
+                self._too_long.copy_((norm / self.clip).clamp(min=1))
+            self._right += torch.stack(right)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._rate(self.updates)
+        self.optimizer.step()
+        self.updates += 1
+        self._since += 1
+
+    def _backward(self, strings: Tensor, *, of: int, at: int) -> Tensor:
+        """What a part adds to the loss and to the shares of right predictions, of this process's strings."""
+        with self.spread.part(last=at == of - 1):
+            loss, right = self._loss(self.spread.mine(strings))
+            (loss / of).backward()
+        return torch.cat([loss.detach().view(1), right]) / of
+
+    def loss(self, strings: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean cross-entropy of all predictions, and the share of right ones in each part."""
+        return self._loss_of(self.model, strings)
+
+    def _learnt_loss(self, strings: Tensor) -> tuple[Tensor, Tensor]:
+        return self._loss_of(self.net, strings)
+
+    def _loss_of(self, model: nn.Module, strings: Tensor) -> tuple[Tensor, Tensor]:
+        targets = strings[:, 1:]
+        with torch.autocast(strings.device.type, torch.bfloat16, enabled=self.half):
+            logits = model(strings[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        right = (logits.argmax(-1) == targets).float()
+        return loss, torch.stack([right[:, part].mean() for part in self.parts.values()])
+
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """Inside, the model is called without learning; several processes make as many calls each."""
+        self.model.eval()
+        with torch.no_grad(), self.spread.judging():
+            yield
+
+    def judge(self, batches: Iterable[Tensor]) -> tuple[float, dict[str, float]]:
+        """Mean loss and shares of right predictions over all strings of some batches, without learning.
+
+        Several processes take turns: each has one of the next few batches. One that has none left takes the
+        last as well, which does not count: a model in pieces needs all of them at every call.
+        """
+        left, count, rank = iter(batches), 0, self.spread.rank
+        total = torch.zeros(1 + len(self.parts), device=self._right.device)
+        with self.judging():
+            while turn := list(islice(left, self.spread.size)):
+                mine = turn[min(rank, len(turn) - 1)]
+                loss, right = self.loss(mine)
+                total += torch.cat([loss.view(1), right]) * (len(mine) if rank < len(turn) else 0)
+                count += sum(map(len, turn))
+        loss, *shares = (self.spread.sum(total) / count).tolist()
+        return loss, dict(zip(self.parts, shares, strict=True))
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        """The logits (B, L, vocabulary) that follow tokens (B, L), without learning.
+
+        Several processes call it together, with the same tokens, and each gets all of the logits.
+        """
+        with self.judging(), torch.autocast(tokens.device.type, torch.bfloat16, enabled=self.half):
+            logits: Tensor = self.model(tokens)
+        return logits
+
+    def read(self) -> dict[str, float]:
+        """Means over the updates since the last call; raises where one was not finite."""
+        self.watch.check()
+        shares = (self._right / max(1, self._since)).tolist()
+        self._right.zero_()
+        self._since = 0
+        return self.watch.read() | dict(zip(self.parts, shares, strict=True))
+
+    @torch.no_grad()
+    def reset_optimizer_(self) -> None:
+        """Zero the optimizer's moments and step count."""
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+
+    def numbers(self) -> dict[str, float]:
+        """Norms as they are now, and the rate that they leave."""
+        row = {"parameter_norm": float(diagnostics.parameter_norm(self.model))}
+        table = nap.weight_groups(self.model)
+        if followed := [weight.name for weight in table.of(Role.SCALE_INVARIANT, Role.NORMALISED)]:
+            rates = nap.effective_learning_rates(self.model, self.optimizer, weights=followed)
+            row["effective_rate"] = torch.tensor(list(rates.values())).double().log().mean().exp().item()
+        return row
+
+    def state_dict(self) -> dict[str, Any]:
+        """The same from one process and from several; with several, only process 0 gets the tensors."""
+        optimizer = self.optimizer.state_dict()
+        kept = optimizer["state"].items()
+        whole = {at: {key: self.spread.whole(value) for key, value in of.items()} for at, of in kept}
+        return {
+            "model": {name: self.spread.whole(p.detach()) for name, p in self.model.named_parameters()},
+            "optimizer": {**optimizer, "state": whole},
+            "projector": None if self.projector is None else self.projector.state_dict(),
+            "watch": self.watch.state_dict(),
+            "right": self._right,
+            "updates": self.updates,
+            "since": self._since,
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up a state, from however many processes; each is given all of it."""
+        for name, parameter in self.model.named_parameters():
+            parameter.copy_(self.spread.held(state["model"][name], parameter))
+        order = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        held = {
+            at: {key: self.spread.held(value, order[at]) for key, value in of.items()}
+            for at, of in state["optimizer"]["state"].items()
+        }
+        self.optimizer.load_state_dict({**state["optimizer"], "state": held})
+        if self.projector is not None:
+            self.projector.load_state_dict(state["projector"])
+        self.watch.load_state_dict(state["watch"])
+        self._right.copy_(state["right"])
+        self.updates, self._since = state["updates"], state["since"]

@@ -1,0 +1,241 @@
+"""One arm of a continual experiment, all seeds at once: task after task, a row for each.
+
+Everything random is a function of (seed, task, epoch), so a run that resumes after any epoch goes on as
+if nothing had happened, and a seed gives the same rows in any population.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import nap
+from nap.lab.datasets.images import Images
+from nap.lab.datasets.streams import Stream, batches
+from nap.lab.loops.population import measure
+from nap.lab.loops.population.arms import METHODS, Arm
+from nap.lab.loops.population.learner import Learner, Recipe, Tally
+from nap.lab.loops.population.population import Strategy, build, initial_values
+from nap.lab.loops.population.projection import PopulationProjector
+from nap.lab.loops.population.settings import Continual
+from nap.methods import Method
+
+Row = dict[str, Any]
+_START, _EPOCH, _CHANGE = range(3)  # what random numbers are for: none is used twice
+WORTH_COMPILING = 200_000  # steps after which half a minute of torch.compile is earned back
+
+
+@dataclass(frozen=True)
+class ArmRun:
+    """All that determines the rows of one arm."""
+
+    arm: Arm
+    settings: Continual
+    tags: Mapping[str, Any] = field(default_factory=dict)  # more fields of each row
+
+
+class ContinualRun:
+    """The `Work` of one arm: `advance` is an epoch of every seed."""
+
+    unit = "epochs"
+
+    def __init__(
+        self,
+        run: ArmRun,
+        data: Images,
+        device: torch.device,
+        *,
+        seeds: Sequence[int] | None = None,
+        dtype: torch.dtype = torch.float32,
+        graph: bool | None = None,
+        compiled: bool | None = None,
+        strategy: Strategy | None = None,
+    ):
+        settings, self.arm, self.tags = run.settings, run.arm, dict(run.tags)
+        self.settings = settings
+        first = settings.first_seed
+        self.seeds = list(range(first, first + settings.seeds)) if seeds is None else list(seeds)
+        images = data.normalised(dtype)
+        self.data, self.stream = data, Stream(settings.stream)
+        self.make = settings.make(images.shape[1:], data.classes)
+        method = METHODS[self.arm.method](settings, settings.learning_rate)
+        skeleton = skeleton_of(self.make, self.arm, method, images[:2], dtype).to(device)
+        initial = self._initial(skeleton, task=1, device=device)
+        self.projector = None
+        if self.arm.project != "never":
+            self.projector = PopulationProjector(
+                skeleton,
+                initial,
+                output=self.arm.output,
+                affine=self.arm.affine,
+                decay=settings.decay if self.arm.decay is None else self.arm.decay,
+            )
+        size = sum(p[0].numel() for p in initial.values())
+        chosen = strategy or best_strategy(settings.network, device, size, len(self.seeds))
+        on_cuda = device.type == "cuda"
+        steps = settings.tasks * settings.epochs * (len(images) // settings.batch_size)
+        pays = on_cuda and chosen == "batched" and steps >= WORTH_COMPILING
+        recipe = Recipe(
+            settings.learning_rate,
+            self.arm.optimizer,
+            chosen,
+            graph=on_cuda if graph is None else graph,
+            compiled=pays if compiled is None else compiled,
+        )
+        self.learner = Learner(
+            skeleton,
+            initial,
+            images.to(device),
+            recipe,
+            method=method,
+            projector=self.projector if self.arm.project == "step" else None,
+            batch_size=settings.batch_size,
+            permutes_pixels=settings.stream == "permuted pixels",
+        )
+        self.probe = torch.arange(min(settings.probe, len(images)), device=device).expand(len(self.seeds), -1)
+        self.total = settings.tasks * settings.epochs
+        self.steps_per_unit = self.learner.steps_per_epoch * len(self.seeds)
+        self.done = 0
+        self._tallies: list[Tally] = []
+        self._start: dict[str, Tensor] = {}
+
+    @property
+    def task(self) -> int:
+        """The task of the next epoch, from 1."""
+        return self.done // self.settings.epochs + 1
+
+    def advance(self) -> list[Row]:
+        task, epoch = self.task, self.done % self.settings.epochs
+        rows: list[Row] = []
+        if epoch == 0:
+            self._show(task)
+            rows = self._initial_rows() if task == 1 else []
+            self._change_task_(task)
+        for seed, generator in zip(self.seeds, self.learner.generators, strict=True):
+            generator.manual_seed(_number(_EPOCH, seed, task, epoch))
+        size = self.settings.batch_size
+        index = batches(self.seeds, task, epoch, count=len(self.data), batch_size=size)
+        tally = self.learner.learn_epoch(index, steps_before=self.done * self.learner.steps_per_epoch)
+        self._tallies.append(tally)
+        self.done += 1
+        return rows + (self._rows(task) if epoch + 1 == self.settings.epochs else [])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "done": self.done,
+            "learner": self.learner.state_dict(),
+            "tallies": [{name: value.clone() for name, value in vars(t).items()} for t in self._tallies],
+            "start": dict(self._start),
+            "radii": dict(self.projector.radii) if self.projector else {},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self._tallies = [Tally(**tally) for tally in state["tallies"]]
+        self._start = state["start"]
+        for name, radius in state["radii"].items():
+            assert self.projector is not None
+            self.projector.radii[name].copy_(radius)
+        self.done = state["done"]
+        if self.done < self.total:
+            self._show(self.task)
+
+    def _initial(self, skeleton: nn.Module, task: int, device: torch.device) -> dict[str, Tensor]:
+        seeds = [_number(_START, seed, task if self.arm.fresh else 1) for seed in self.seeds]
+        return initial_values(skeleton, self.make, seeds, device)
+
+    def _show(self, task: int) -> None:
+        """Lays the task's labels, or order of pixels, before the learner."""
+        self.learner.labels.copy_(self.stream.labels(self.seeds, task, self.data))
+        order = self.stream.pixel_order(self.seeds, task, self.data)
+        if self.learner.pixel_order is not None and order is not None:
+            self.learner.pixel_order.copy_(order)
+
+    def _change_task_(self, task: int) -> None:
+        learner = self.learner
+        self._tallies = []
+        if task > 1:
+            for seed, generator in zip(self.seeds, learner.generators, strict=True):
+                generator.manual_seed(_number(_CHANGE, seed, task))
+            learner.method.at_task_change_(learner.training)
+            if self.projector is not None:
+                self.projector.project_(learner.parameters)
+            if self.arm.fresh:
+                learner.load_parameters_(self._initial(learner.skeleton, task, learner.images.device))
+            if self._resets_optimizer:
+                learner.reset_optimizer_()
+        x, y = learner.inputs(self.probe), learner.labels.gather(1, self.probe)
+        self._start = {"start_gradient_norm": measure.gradient_norms(learner, x, y).double().cpu()}
+
+    @property
+    def _resets_optimizer(self) -> bool:
+        state = self.settings.optimizer_state
+        return state == "reset" or (state == "legacy" and self.arm.fresh)
+
+    def _initial_rows(self) -> list[Row]:
+        """Task 0: the networks before their first update, so that growth is measured from there."""
+        return self._labelled(0, self._diagnostics())
+
+    def _rows(self, task: int) -> list[Row]:
+        learnt = {
+            "accuracy": torch.stack([t.accuracy for t in self._tallies]).mean(0),
+            "final_accuracy": self._tallies[-1].accuracy,
+            "loss": torch.stack([t.loss for t in self._tallies]).mean(0),
+            "gradient_norm": torch.stack([t.gradient_norm for t in self._tallies]).mean(0),
+        }
+        return self._labelled(task, learnt | self._start | self._diagnostics())
+
+    def _diagnostics(self) -> dict[str, Tensor]:
+        learner, x = self.learner, self.learner.inputs(self.probe)
+        numbers = {
+            **measure.norm_numbers(learner),
+            **measure.scale_drift(learner),
+            **measure.jacobian_norms(learner, x[:, :128]),
+            **measure.unit_numbers(learner, x),
+        }
+        if x.is_cuda:
+            torch.cuda.empty_cache()  # training needs far less: leave the rest to processes beside this one
+        return numbers
+
+    def _labelled(self, task: int, numbers: Mapping[str, Tensor]) -> list[Row]:
+        """A row for each seed."""
+        lists = {name: value.double().tolist() for name, value in numbers.items()}
+        return [
+            {"arm": self.arm.name, **self.tags, "seed": seed, "task": task}
+            | {name: of[k] for name, of in lists.items()}
+            for k, seed in enumerate(self.seeds)
+        ]
+
+
+def skeleton_of(
+    make: Callable[[], nn.Module], arm: Arm, method: Method, example: Tensor, dtype: torch.dtype
+) -> nn.Module:
+    """The architecture of an arm: activations exchanged, then norms put in, then units found."""
+    model = build(make, seed=0).to(dtype)
+    if arm.method == "leaky ReLU":
+        method.prepare_(model, example)
+    if arm.norm != "none":
+        nap.normalize_(model, example, norm=arm.norm, affine="scale_offset" if arm.learnable else "none")
+    if arm.method != "leaky ReLU":
+        method.prepare_(model, example)
+    return model
+
+
+def best_strategy(network: str, device: torch.device, numbers: int, members: int) -> Strategy:
+    """Batched products or one member after the other, whichever is faster (benchmarks/population.py).
+
+    Convolutions go one by one. Batched products of an MLP win on a GPU, and on a CPU where a network
+    (of so many `numbers`) is small enough for the cost of calls to matter.
+    """
+    small = numbers <= 2**17 and members > 1
+    return "batched" if network == "mlp" and (device.type == "cuda" or small) else "loop"
+
+
+def _number(*key: int) -> int:
+    """A seed for torch from several numbers."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)

@@ -1,0 +1,94 @@
+"""A turn of acting: what the games did is stored, and the next actions chosen, in one CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from nap.lab.loops.common.graph import captured, compiled
+from nap.lab.loops.rainbow.evaluation import greedy
+from nap.lab.loops.rainbow.replay import Outcome, Replay
+from nap.lab.models.rainbow_net import RainbowNet
+
+
+class Actor:
+    """Plays with a network, whoever trains it. Nothing here waits for the device but `chosen`.
+
+    Args:
+        atoms: the returns that the network's distributions are over.
+        generator: of the noise, which is what explores.
+    """
+
+    def __init__(
+        self,
+        net: RainbowNet,
+        replay: Replay,
+        atoms: Tensor,
+        generator: Generator,
+        *,
+        graph: bool = False,
+        compile_: bool = False,
+    ):
+        self.net, self.replay, self.atoms, self.generator = net, replay, atoms, generator
+        device = replay.mass.device
+        self.actions = torch.zeros(replay.lanes, dtype=torch.int64, device=device)
+        self.outcome = _empty_outcome(replay)
+        self._announced = torch.zeros(replay.lanes, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._arrived = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
+        self._best = compiled(self.best) if compile_ else self.best
+        self._turn: Callable[[], None] = self._take_in
+        if graph:
+            self._turn = captured(self._take_in, [*replay.small_tensors, self.actions], [generator])
+
+    def turn(self) -> None:
+        """Store `outcome`, what the games did with `actions`, and put the next actions in their place."""
+        self._turn()
+        self._announce()
+
+    def begin(self) -> None:
+        """Actions for the newest states, before any turn."""
+        self._act()
+        self._announce()
+
+    def best(self, v: Tensor) -> Tensor:
+        """The best actions for the newest states, by the mean of their returns; `v` draws the noise."""
+        return greedy(self.net, self.replay.newest(), v, self.atoms)
+
+    def chosen(self) -> np.ndarray:
+        """The actions, as soon as the device has them; it does not wait for updates begun since."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._announced.numpy().copy()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"actions": self.actions}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.actions.copy_(state["actions"])
+        self._announce()
+
+    @torch.no_grad()
+    def _take_in(self) -> None:
+        self.replay.add_(self.actions, self.outcome)
+        self._act()
+
+    @torch.no_grad()
+    def _act(self) -> None:
+        self.actions.copy_(self._best(self.net.uniform_numbers(self.replay.lanes, self.generator)))
+
+    def _announce(self) -> None:
+        """Send the actions to the host, without waiting for them."""
+        self._announced.copy_(self.actions, non_blocking=True)
+        if self._arrived is not None:
+            self._arrived.record()
+
+
+def _empty_outcome(replay: Replay) -> Outcome:
+    lanes, device = replay.lanes, replay.mass.device
+    rewards, discounts = torch.zeros(lanes, device=device), torch.zeros(lanes, device=device)
+    ended, first = (torch.zeros(lanes, dtype=torch.bool, device=device) for _ in range(2))
+    return Outcome(rewards, discounts, ended, first, torch.zeros_like(replay.frames[:, 0]))

@@ -1,0 +1,206 @@
+"""One update of Rainbow: a CUDA graph where there is CUDA, its three networks side by side."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Generator, Tensor
+
+from nap.lab.loops.common.graph import at_once, captured, compiled
+from nap.lab.loops.common.watch import Watch
+from nap.lab.loops.rainbow import c51
+from nap.lab.loops.rainbow.evaluation import greedy
+from nap.lab.loops.rainbow.replay import Batch, Replay
+from nap.lab.loops.rainbow.settings import Agent
+from nap.lab.loops.rainbow.variants import Built
+from nap.lab.models.rainbow_net import noise_of
+
+PRIORITY_LIMIT = 100.0
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Learner:
+    """A network that learns from a replay, and its target network. Nothing here waits for the device."""
+
+    def __init__(
+        self, built: Built, replay: Replay, settings: Agent, *, graph: bool = False, compile_: bool = False
+    ):
+        self.online = built.net
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+        self.projector, self.replay, self.settings = built.projector, replay, settings
+        self.project_every, self._decay = built.every, built.weight_decay
+        self.joint_noise = built.joint_noise
+        self.parameters: list[Tensor] = list(self.online.parameters())
+        self.device = replay.mass.device
+        self.atoms = c51.support(settings.atoms, settings.limit, self.parameters[0])
+        self.rate = torch.tensor(settings.learning_rate, device=self.device)
+        self.correction = torch.tensor(settings.correction, dtype=torch.float64, device=self.device)
+        self._knobs: tuple[float, float] | None = None  # what these two were last set to
+        self.generator = Generator(self.device)
+        self.watch = Watch([name for name, _ in self.online.named_parameters()], self.device)
+        self._too_long = torch.ones((), device=self.device)  # gradients are divided by it
+        self.optimizer = self._adam()
+        self.updates = 0
+        cuda = self.device.type == "cuda"
+        self._sides = [torch.cuda.Stream(self.device) for _ in range(2)] if cuda else []
+        prepared = compiled if compile_ else _as_it_is
+        self._draw, self._weighed = prepared(replay.draw), prepared(self.weighed)
+        self._best, self._values, self._taken = (prepared(f) for f in (self.best, self.values, self.taken))
+        self._note_, self._rank_ = prepared(self.note_), prepared(self.rank_)
+        self._update: Callable[[], None] = self._captured() if graph else self._learn
+
+    def update(self, rate: float, correction: float) -> None:
+        """Learn from one batch."""
+        if self._knobs != (rate, correction):
+            self.rate.fill_(rate)
+            self.correction.fill_(correction)
+            self._knobs = (rate, correction)
+        self._update()
+        self.updates += 1
+        rare = self.projector is not None and self.project_every > 1
+        if rare and self.updates % self.project_every == 0:
+            self.projector.project_()  # type: ignore[union-attr]
+        if self.updates % self.settings.target_every == 0:
+            self.copy_to_target_()
+
+    def _learn(self) -> None:
+        u = self.replay.uniform_numbers(self.settings.batch_size, self.generator)
+        v = self.online.uniform_numbers(3, self.generator)
+        batch = self._draw(u)
+        best, values, taken = at_once(
+            self._sides,
+            lambda: self._best(batch.next_states, v[1:2]),
+            lambda: self._values(batch.next_states, v[2:3]),
+            lambda: self._taken(batch.states, batch.actions, v[:1]),
+        )
+        loss, losses, gradient = self._weighed(taken.detach(), values, best, batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        taken.backward(gradient)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        self._note_(loss, torch.stack(torch._foreach_norm(gradients)))
+        self.optimizer.step()
+        if self.projector is not None and self.project_every == 1:
+            self.projector.project_()
+        self._rank_(batch.slots, losses)
+
+    # What follows can be compiled, each as a whole.
+
+    def taken(self, states: Tensor, actions: Tensor, v: Tensor) -> Tensor:
+        """The network's log-probabilities of returns for actions that were taken; `v` draws its noise."""
+        return c51.taken(self.online(states, noise_of(v)), actions)
+
+    @torch.no_grad()
+    def values(self, states: Tensor, v: Tensor) -> Tensor:
+        """What the target network says of states."""
+        return self.target(states, noise_of(v))
+
+    def best(self, states: Tensor, v: Tensor) -> Tensor:
+        """The network's choice of actions."""
+        return greedy(self.online, states, v, self.atoms)
+
+    @torch.no_grad()
+    def weighed(
+        self, taken: Tensor, values: Tensor, best: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The weighted mean loss of a batch, the loss of each transition, and the gradient for `taken`."""
+        targets = c51.double_q_targets(batch.rewards, batch.discounts, best, values, self.atoms)
+        weights = importance_weights(batch.probabilities, self.correction).to(targets.dtype) / len(best)
+        losses = -(targets * taken).sum(-1)
+        return (weights * losses).sum(), losses, -weights[:, None] * targets
+
+    @torch.no_grad()
+    def note_(self, loss: Tensor, norms: Tensor) -> None:
+        """See the norms of all gradients before the update, and how much too long they are together."""
+        self._too_long.copy_((self.watch.note_(loss, norms) / self.settings.clip).clamp(min=1))
+
+    @torch.no_grad()
+    def rank_(self, slots: Tensor, losses: Tensor) -> None:
+        """New priorities for the transitions of a batch."""
+        self.replay.update_(slots, losses.clamp(max=PRIORITY_LIMIT))
+
+    @torch.no_grad()
+    def copy_to_target_(self) -> None:
+        """The target network becomes what the network is now."""
+        torch._foreach_copy_(list(self.target.parameters()), self.parameters)
+
+    @torch.no_grad()
+    def reset_optimizer_(self) -> None:
+        """Adam as if it had made no update."""
+        for value in self._moments:
+            value.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        named = dict(self.online.named_parameters())
+        return {
+            "online": {name: p.detach() for name, p in named.items()},
+            "target": {name: p.detach() for name, p in self.target.named_parameters()},
+            "optimizer": {name: dict(self.optimizer.state[p]) for name, p in named.items()},
+            "updates": self.updates,
+            "watch": self.watch.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """In place: a captured graph goes on with these very tensors."""
+        for name, parameter in self.online.named_parameters():
+            parameter.copy_(state["online"][name])
+            for key, value in self.optimizer.state[parameter].items():
+                value.copy_(state["optimizer"][name][key])
+        for name, parameter in self.target.named_parameters():
+            parameter.copy_(state["target"][name])
+        self.watch.load_state_dict(state["watch"])
+        self.updates = state["updates"]
+
+    @property
+    def _moments(self) -> list[Tensor]:
+        return [value for state in self.optimizer.state.values() for value in state.values()]
+
+    def _adam(self) -> torch.optim.Adam:
+        """Adam with all of its state, as a graph needs it, and no update made."""
+        options: dict[str, Any] = {"lr": self.rate, "eps": self.settings.adam_eps, "fused": True}
+        options["capturable"] = self.device.type == "cuda"
+        if self._decay:
+            weights = [p for p in self.parameters if p.ndim > 1]
+            rest = [p for p in self.parameters if p.ndim < 2]
+            groups = [{"params": weights, "weight_decay": self._decay}, {"params": rest, "weight_decay": 0.0}]
+            optimizer: torch.optim.Adam = torch.optim.AdamW(groups, **options)
+        else:
+            optimizer = torch.optim.Adam(self.parameters, **options)
+        before = [p.detach().clone() for p in self.parameters]
+        for parameter in self.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, before)
+            for state in optimizer.state.values():
+                for value in state.values():
+                    value.zero_()
+        optimizer.found_inf, optimizer.grad_scale = self.watch.broken, self._too_long  # type: ignore[attr-defined]
+        return optimizer
+
+    def _captured(self) -> Callable[[], None]:
+        """An update as a graph; all is as before."""
+        self.replay.mass.fill_(1.0)  # something to draw
+        own = [*self.parameters, *self._moments, self._too_long, *self.watch.tensors]
+        update = captured(self._learn, [*own, *self.replay.small_tensors], [self.generator])
+        self.replay.clear_()
+        return update
+
+
+def importance_weights(probabilities: Tensor, exponent: Tensor) -> Tensor:
+    """What makes up for unequal draws, (1/P)^exponent, the largest of the batch being 1.
+
+    The number of transitions, a factor in the usual formula, goes out with that.
+
+    >>> importance_weights(torch.tensor([0.1, 0.4], dtype=torch.float64), torch.tensor(0.5))
+    tensor([1.0000, 0.5000], dtype=torch.float64)
+    """
+    weights = probabilities**-exponent
+    return weights / weights.max()
+
+
+def _as_it_is(function: F) -> F:
+    return function

@@ -1,0 +1,252 @@
+"""An agent that plays and learns, stretch by stretch; one game after another where there are several.
+
+Everything random is a function of (seed, stretch), and all else is in the state, so a run that resumes
+goes on as if nothing had happened, as far as its games can be saved: those of Atari cannot, and begin
+new episodes then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import torch
+
+from nap.lab.loops.rainbow import measure
+from nap.lab.loops.rainbow.actor import Actor
+from nap.lab.loops.rainbow.evaluation import LANES, evaluate
+from nap.lab.loops.rainbow.games import Games, make
+from nap.lab.loops.rainbow.learner import Learner
+from nap.lab.loops.rainbow.playing import Scoreboard, deliver_
+from nap.lab.loops.rainbow.replay import Replay
+from nap.lab.loops.rainbow.settings import AgentRun
+from nap.lab.models.rainbow_net import RainbowNet
+
+PROBE = 256  # states that units and rank are measured on
+WORTH_COMPILING = 50_000  # updates: compiling takes about 40 s, and saves about 0.6 ms of each
+STRETCH = 1024  # steps of all lanes together, at most, between two moments at which a run can be laid down
+
+
+class RainbowRun:
+    """The `Work` of one agent: `advance` is a stretch of play; an interval, of one or more, ends in a row."""
+
+    unit = "stretches"
+
+    def __init__(
+        self,
+        what: AgentRun,
+        device: torch.device,
+        *,
+        graph: bool | None = None,
+        compile_: bool | None = None,
+        threads: int = 0,
+    ):
+        self.what, self.device, self.threads = what, device, threads
+        settings, self.variant = what.settings, what.variant
+        self.games = self._make(what.games[0])
+        shape, lanes = self.games.shape, settings.lanes
+        per_interval = what.frames / (what.intervals * lanes * self.games.frames_per_step)
+        self.parts = max(1, math.ceil(per_interval * lanes / STRETCH))  # stretches of an interval
+        self.steps = max(1, round(per_interval / self.parts))  # that all lanes make in a stretch
+        self.in_game = what.intervals * self.parts  # stretches of a game
+        self.total, self.done = len(what.games) * self.in_game, 0
+        self.steps_per_unit = max(1, self.steps * lanes // settings.steps_per_update)
+        self.replay = Replay(
+            lanes,
+            settings.replay // lanes,
+            shape,
+            stack=settings.stack,
+            steps=settings.n_steps,
+            exponent=settings.exponent,
+            device=device,
+        )
+
+        def net() -> RainbowNet:
+            made = RainbowNet(
+                self.games.actions,
+                shape,
+                stack=settings.stack,
+                hidden=settings.hidden,
+                atoms=settings.atoms,
+            ).to(device)
+            if device.type == "cuda":  # channels last: what convolutions in TF32 are fastest with
+                made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            return made
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_number("start", what.seed))
+            example = torch.randint(0, 256, (2, settings.stack, *shape)).float().to(device)
+            built = self.variant.build(net, example)
+        cuda = device.type == "cuda"
+        graph = cuda if graph is None else graph
+        if compile_ is None:
+            compile_ = cuda and self.total * self.steps_per_unit >= WORTH_COMPILING
+        self.learner = Learner(built, self.replay, settings, graph=graph, compile_=compile_)
+        self.actor = Actor(
+            built.net,
+            self.replay,
+            self.learner.atoms,
+            self.learner.generator,
+            graph=graph,
+            compile_=compile_,
+        )
+        self.scores = Scoreboard.of(lanes)
+        self.stored = self.owed = 0
+        self._no_replay = self._no_episodes = False  # what a resume could not take up
+
+    def advance(self) -> list[dict[str, Any]]:
+        visit, stretch = divmod(self.done, self.in_game)
+        self.learner.generator.manual_seed(_number("play", self.what.seed, self.done))
+        if self._no_replay:
+            self.replay.clear_()  # it fills anew before learning goes on
+            self.stored = 0
+        if stretch == 0:
+            self._enter(visit)
+        elif self._no_replay or self._no_episodes:
+            if self._no_episodes:
+                self.scores.running[:] = 0
+            self._begin()
+        self._no_replay = self._no_episodes = False
+        rate = self.variant.rate(self.what.settings.learning_rate, self.updates_in(visit))
+        for step in range(self.steps):
+            self._learn(rate, (stretch * self.steps + step) / (self.in_game * self.steps))
+            self.games.send(self.actor.chosen())  # chosen before these updates, which go on meanwhile
+            outcome = self.games.recv()
+            self.scores.note(outcome)
+            deliver_(outcome, self.what.settings.discount, self.actor.outcome)
+            self.actor.turn()
+            self.stored += self.what.settings.lanes
+        self.learner.watch.check()
+        self.done += 1
+        interval, rest = divmod(stretch + 1, self.parts)
+        return [] if rest else self._rows(visit, interval)
+
+    def updates_in(self, visit: int) -> int:
+        """How many updates this visit to a game will bring."""
+        settings, fills = self.what.settings, visit == 0 or self.what.changes.new_replay
+        steps = self.steps * self.in_game * settings.lanes - (settings.learn_start if fills else 0)
+        return max(1, steps // settings.steps_per_update)
+
+    def state_dict(self) -> dict[str, Any]:
+        between_games = self.done % self.in_game == 0
+        keeps_replay = self.what.settings.save_replay and self.done < self.total  # at the end nobody needs it
+        return {
+            "done": self.done,
+            "learner": self.learner.state_dict(),
+            "actor": self.actor.state_dict(),
+            "replay": self.replay.state_dict() if keeps_replay else None,
+            "games": None if between_games else self.games.state_dict(),
+            "running": None if between_games else torch.from_numpy(self.scores.running.copy()),
+            "finished": list(self.scores.finished),
+            "stored": self.stored,
+            "owed": self.owed,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.done, self.stored, self.owed = state["done"], state["stored"], state["owed"]
+        self.learner.load_state_dict(state["learner"])
+        self.actor.load_state_dict(state["actor"])
+        self.scores.finished = list(state["finished"])
+        if state["replay"] is not None:
+            self.replay.load_state_dict(state["replay"])
+        self._no_replay = state["replay"] is None
+        if state["games"] is None:
+            return  # the next advance enters a game
+        visit = self.done // self.in_game
+        if visit > 0:
+            self._play(self.what.games[visit])
+        self.games.load_state_dict(state["games"])
+        self.scores.running = state["running"].numpy().copy()
+        self._no_episodes = not self.games.saves_exactly
+
+    @property
+    def not_taken_up(self) -> str:
+        """What `load_state_dict` could not go on with, in words; "" where it goes on exactly."""
+        lost = []
+        if self._no_episodes:
+            lost.append("emulators cannot be saved, so the episodes under way were given up for new ones")
+        if self._no_replay and self.done < self.total:
+            lost.append("the replay was not saved (--no-save-replay) and fills anew")
+        return "; ".join(lost)
+
+    def _make(self, game: str, lanes: int | None = None) -> Games:
+        lanes = lanes or self.what.settings.lanes
+        return make(game, lanes, full_actions=self.what.full_actions, threads=self.threads)
+
+    def _play(self, game: str) -> None:
+        self.games.close()
+        self.games = self._make(game)
+        if self.games.actions != self.learner.online.actions:
+            raise ValueError(
+                f"{game} has {self.games.actions} actions, and the agent {self.learner.online.actions}; "
+                "one agent for several games needs all 18 (full_actions)"
+            )
+
+    def _enter(self, visit: int) -> None:
+        """Begin the game of this visit; after the first, with what is new at a change of game."""
+        if visit > 0:
+            self._play(self.what.games[visit])
+            self.learner.reset_optimizer_()
+            self.learner.updates = 0
+            if self.what.changes.new_target:
+                self.learner.copy_to_target_()
+            if self.what.changes.new_replay:
+                self.replay.clear_()
+                self.stored = 0
+        self.owed = 0
+        self.scores = Scoreboard.of(self.what.settings.lanes)
+        self.games.reset(_number("game", self.what.seed, visit))
+        self._begin()
+
+    def _begin(self) -> None:
+        self.replay.begin_(torch.from_numpy(self.games.frames).to(self.device))
+        self.actor.begin()
+
+    def _learn(self, rate: Any, progress: float) -> None:
+        """The updates that the steps of all lanes bring."""
+        settings = self.what.settings
+        if self.stored < settings.learn_start:
+            return
+        self.owed += settings.lanes
+        correction = settings.correction + progress * (1 - settings.correction)
+        while self.owed >= settings.steps_per_update:
+            self.owed -= settings.steps_per_update
+            self.learner.update(rate(self.learner.updates), correction)
+
+    def _evaluated(self, visit: int, interval: int) -> dict[str, Any]:
+        games = self._make(self.what.games[visit], min(LANES, self.what.settings.lanes))
+        try:
+            return evaluate(
+                self.learner.online,
+                self.learner.atoms,
+                games,
+                self.what.settings.evaluation,
+                stack=self.what.settings.stack,
+                seed=_number("evaluation", self.what.seed, visit, interval),
+            )
+        finally:
+            games.close()
+
+    def _rows(self, visit: int, interval: int) -> list[dict[str, Any]]:
+        what = self.what
+        per_interval = self.parts * self.steps * what.settings.lanes * self.games.frames_per_step
+        common = {"arm": self.variant.name, **what.tags, "game": what.games[visit], "seed": what.seed}
+        common |= {"frames": (visit * what.intervals + interval) * per_interval}
+        if len(what.games) > 1 or "cycle" in common:
+            cycle = what.games[:visit].count(what.games[visit]) + 1
+            place = {"visit": visit, "cycle": cycle, "frames_in_game": interval * per_interval}
+            common = place | common  # a fresh agent's visit is the one its tags say
+        row = common | self.scores.read() | self.learner.watch.read()
+        if what.settings.evaluation:
+            row |= {"training_score": row["score"]} | self._evaluated(visit, interval)
+        row["learning_rate"] = self.learner.rate.item()
+        if self.stored >= what.settings.learn_start:
+            row |= measure.numbers(self.learner, self.replay.sample(PROBE, self.learner.generator).states)
+        layers = [common | {"kind": "layer"} | layer for layer in measure.by_layer(self.learner)]
+        return [row, *layers]
+
+
+def _number(*key: object) -> int:
+    """A seed that is a function of its key alone."""
+    return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:7], "big")

@@ -1,0 +1,104 @@
+"""The settings of a Rainbow agent, DQN Zoo's unless changed, and of a run of it; typed and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nap.lab.loops.rainbow.variants import Variant
+from nap.methods.contract import check_range as check
+
+
+@dataclass(frozen=True)
+class Agent:
+    """How the agent plays and learns. A step is one action, four frames of an Atari game."""
+
+    lanes: int = 64
+    """games played side by side; 1 is DQN Zoo's order of events"""
+    replay: int = 1_000_000
+    """transitions that are kept"""
+    learn_start: int = 20_000
+    """steps before learning begins"""
+    steps_per_update: int = 4
+    """steps between two updates"""
+    target_every: int = 2_000
+    """updates between two copies of the network to the target network"""
+    batch_size: int = 32
+    """transitions in an update"""
+    learning_rate: float = 6.25e-5
+    """Adam's learning rate; the peak, where there is a schedule"""
+    adam_eps: float = 0.005 / 32
+    """Adam's epsilon"""
+    clip: float = 10.0
+    """largest norm of the gradient of all parameters together"""
+    discount: float = 0.99
+    """discount of a step"""
+    n_steps: int = 3
+    """steps of a return before the target network takes over"""
+    exponent: float = 0.5
+    """exponent of priorities"""
+    correction: float = 0.4
+    """exponent of the importance weights at the start; 1 at the end"""
+    hidden: int = 512
+    """units of each stream's hidden layer"""
+    atoms: int = 51
+    """atoms of the value distributions"""
+    limit: float = 10.0
+    """largest return that they hold, and the smallest, with a minus"""
+    stack: int = 4
+    """frames in a state"""
+    evaluation: int = 0
+    """frames that are played without learning after each interval, for its score; 0: training's own"""
+    save_replay: bool = True
+    """checkpoints hold the replay (7 GB at 1M frames); else it fills anew after a resume"""
+
+    def __post_init__(self) -> None:
+        counts = ("lanes", "steps_per_update", "target_every", "batch_size", "n_steps", "hidden", "stack")
+        for name in counts:
+            check(self, name, getattr(self, name), 1)
+        check(self, "atoms", self.atoms, 2)
+        check(self, "learn_start", self.learn_start, self.lanes * self.n_steps, self.replay)
+        check(self, "learning_rate", self.learning_rate, 1e-12, 1.0)
+        check(self, "adam_eps", self.adam_eps, 1e-12, 1.0)
+        check(self, "clip", self.clip, 1e-6)
+        check(self, "limit", self.limit, 1e-6)
+        check(self, "evaluation", self.evaluation, 0)
+        for name in ("discount", "exponent", "correction"):
+            check(self, name, getattr(self, name), 0, 1)
+        least = self.lanes * 2 * (self.stack + self.n_steps)
+        check(self, "replay", self.replay, least)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is made new when the game changes, besides optimizer and schedule."""
+
+    new_replay: bool = True
+    """the replay is emptied"""
+    new_target: bool = True
+    """the target network becomes the network"""
+
+
+@dataclass(frozen=True)
+class AgentRun:
+    """All that determines the rows of one agent."""
+
+    variant: Variant
+    settings: Agent
+    games: tuple[str, ...]  # played one after the other
+    frames: int  # of each of them
+    intervals: int  # into which those are divided; a row each
+    seed: int
+    changes: Changes = Changes()
+    full_actions: bool = False  # all 18, whatever the game needs
+    tags: Mapping[str, Any] = field(default_factory=dict)  # more fields of each row
+
+    def __post_init__(self) -> None:
+        check(self, "frames", self.frames, 1)
+        check(self, "intervals", self.intervals, 1)
+
+    @property
+    def seeds(self) -> range:
+        """The seeds of its rows."""
+        return range(self.seed, self.seed + 1)

@@ -1,0 +1,213 @@
+"""Effects of sums, selections, products, quotients, powers and of what scales with nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from nap.tracing import homogeneity
+from nap.tracing.call import Call, Outcome
+from nap.tracing.curves import compared, curved, remark, remark_choice
+from nap.tracing.homogeneity import MIXED, NEAR
+from nap.tracing.meetings import masked
+from nap.tracing.noise import multiplied, paired
+from nap.tracing.operations import EPSILON, POWERS, Kind
+from nap.tracing.scale import normalised_by_hand, scaled_operands
+from nap.tracing.values import CONSTANT, NO_CARRY, Value, merge
+
+_STATISTICS = ("mean", "sum", "amax", "max")
+_CASTS = frozenset("float double half bfloat16 to type type_as clone contiguous detach alias".split())  # noqa: SIM905
+_MASKING = ("where", "masked_fill", "setitem", "index_put", "masked_scatter")
+SHAPED_LIKE = ("type_as", "view_as", "expand_as", "reshape_as", "to")  # the second tensor is only a pattern
+_COMPARISONS = frozenset("eq ne lt le gt ge".split())  # noqa: SIM905
+_PICKS = frozenset("argmax argmin argsort bool nonzero any all and or not".split())  # noqa: SIM905
+_ROUNDINGS = frozenset(  # numbers that jump where what they were made of does not
+    "int long short byte char floor_divide floordiv mod bucketize searchsorted histc".split()  # noqa: SIM905
+)
+_TO_FREQUENCIES = frozenset("fft rfft fft2 rfft2 fftn rfftn stft ihfft".split())  # noqa: SIM905
+_FROM_FREQUENCIES = frozenset("ifft irfft ifft2 irfft2 ifftn irfftn istft hfft".split())  # noqa: SIM905
+_CONSTANT = frozenset(  # what is made depends on what was given for its shape at most
+    """zeros ones empty full arange linspace logspace eye rand randn randint randperm zero fill uniform
+    exponential log_normal geometric random cauchy empty_strided tril_indices triu_indices size""".split()  # noqa: SIM905
+)
+
+
+def follow_sum(call: Call) -> Outcome:
+    if call.name == "broadcast_tensors":  # each by itself, as in torch.distributions
+        return lambda i, _: call.operands[i]
+    # a cast may return what it was given, or a copy: either way it has the scale of what it was given
+    scaled = call.name in _STATISTICS or call.name in _CASTS
+    operands = scaled_operands(call) if scaled else call.operands
+    if call.name == "grid_sample":
+        remark(call.rec, operands[1].carry, "its result says where grid_sample looks, and stays as it is")
+        operands = [operands[0], replace(operands[1], carry=NO_CARRY)]
+    value = merge(operands[:1] if call.name in SHAPED_LIKE else operands)
+    if call.name in ("add", "sub", "rsub"):
+        value = _shifted(call, value)
+        value = replace(value, degrees={**value.degrees, **paired(call, value)})
+    if call.name == "lerp" and len(operands) == 3:
+        start, end, weight = (v.degrees for v in operands)
+        moved = [homogeneity.of_product([part, weight]) for part in (start, end)]
+        value = replace(value, degrees=homogeneity.of_sum([start, *moved]))
+        value = _by_itself(call, value)
+    if call.name in _MASKING:
+        value = masked(call, value, call.tensors[-1 if call.name == "where" else 0])
+        value = _by_own_choice(call, value)
+    if call.name in _TO_FREQUENCIES or call.name in _FROM_FREQUENCIES:
+        value = replace(value, fourier=call.name in _TO_FREQUENCIES)
+    return value
+
+
+def follow_choice(call: Call) -> Outcome:
+    """The largest, the median, the sorted: c·x gives c times as much, yet it is no linear map."""
+    value = merge(scaled_operands(call) if call.name in _STATISTICS else call.operands)
+    pool = call.name.removeprefix("adaptive_").startswith("max_pool")
+    chosen = curved(call, value, call.tensors[:1], kind=Kind.HOMOGENEOUS, bent=not pool)
+    chosen = chosen.relabel(sliced=True) if call.name == "topk" else chosen
+    picks = _picks(value)
+    return lambda _, result: chosen if result.is_floating_point() else picks
+
+
+def _picks(value: Value) -> Value:
+    """Indices of what was chosen: the largest of c·x is where the largest of x is."""
+    degrees = {n: d for n, d in value.degrees.items() if d in (NEAR, MIXED)}
+    picked = value.picked | value.carry
+    return Value(data=value.data, degrees=degrees, pending=value.pending, mask=value.mask, picked=picked)
+
+
+def _by_own_choice(call: Call, value: Value, masks: bool = False) -> Value:
+    """What is chosen by where it is largest itself, or where a mask that was made of it says so."""
+    chosen = {c.key for v in call.operands for c in (v.picked | v.mask if masks else v.picked)}
+    keys = {c.key for c in value.carry if c.key in chosen and c.product is None}
+    return curved(call, value, call.tensors, keys=keys, kind=Kind.HOMOGENEOUS)
+
+
+def _by_itself(call: Call, value: Value) -> Value:
+    """A product of two values that one layer made is no linear map of it."""
+    seen: set[tuple[str, int, int]] = set()
+    twice = set()
+    for operand in call.operands:
+        keys = {c.key for c in operand.carry if c.product is None}
+        twice |= seen & keys
+        seen |= keys
+    kept = twice & {c.key for c in value.carry}
+    return curved(call, value, call.tensors, keys=kept, name=f"{call.name} with itself")
+
+
+def _shifted(call: Call, value: Value) -> Value:
+    """A sum with a number in it has no degree; a parameter in it is a bias."""
+    numbers = [a for a in (*call.args[:2], call.kwargs.get("other")) if isinstance(a, (int, float, complex))]
+    if call.rec.produced_here(value):
+        names = {n for v in call.operands if not v.data for n in v.sources}
+        call.rec.flow.added.update(names)
+        for carry in value.carry:
+            call.rec.flow.shifts[carry.key].update(names)
+    if any(not abs(number) <= EPSILON for number in numbers):
+        call.rec.flow.curved |= value.affine
+        return replace(value, degrees=homogeneity.of_sum([value.degrees, homogeneity.NONE]))
+    return value
+
+
+def follow_select(call: Call) -> Value:
+    whole, flow = call.operands[0], call.rec.flow
+    value = merge(call.operands)
+    if not whole.data and call.tensors[0].ndim >= 3:
+        by_one = call.name in ("select", "index_select", "unbind")
+        if by_one or (call.name == "getitem" and isinstance(call.args[1], (int, Tensor))):
+            flow.stacked.update(dict.fromkeys(whole.sources, call.tensors[0].ndim - 2))
+        if all(v.index for v in call.operands[1:]):
+            value = replace(value, data=False, sources=whole.sources)  # a weight, whoever chose it
+    remark_choice(call.rec, *call.operands[1:])
+    value = _by_own_choice(call, value, masks=True)
+    value = replace(value, mask=whole.mask, picked=whole.picked)  # not those of the indices
+    return value.relabel(sliced=True)
+
+
+def follow_product(call: Call) -> Value:
+    operands = scaled_operands(call)
+    factors = [v.degrees for v in operands if not v.index]
+    degrees = homogeneity.of_product(factors)
+    if call.name == "addcmul":
+        degrees = homogeneity.of_sum([factors[0], homogeneity.of_product(factors[1:])])
+    if any(v.data for v in operands):
+        call.rec.flow.scaled.update(n for v in operands if not v.data for n in v.sources)
+    value = normalised_by_hand(call, replace(merge(operands), degrees=degrees), operands)
+    zero = any(v.zero for v in operands) and call.name != "addcmul"
+    value = replace(value, noised=value.noised | multiplied(call), zero=value.zero or zero)
+    if call.name == "addcmul":
+        value = replace(value, degrees={**value.degrees, **paired(call, value)})
+    remark_choice(call.rec, *(v for v in operands if v.picked and not v.carry))
+    value = _by_own_choice(call, masked(call, value, call.tensors[0]))
+    if sum(v.fourier and bool(v.carry) for v in operands) > 1:
+        return curved(call, value, call.tensors, name="a product in Fourier space")
+    return _by_itself(call, value)
+
+
+def follow_quotient(call: Call) -> Value:
+    operands = scaled_operands(call)
+    value = merge(operands)
+    parts = [v.degrees for v in operands]
+    if not operands:  # torch.div of two numbers
+        return value
+    if call.name == "cosine_similarity":
+        call.rec.normalised(value)
+        return replace(value, carry=NO_CARRY, degrees=homogeneity.of_norm(value.degrees))
+    if call.name == "addcdiv":
+        quotient = homogeneity.of_product([parts[1], homogeneity.of_power(parts[2], -1)])
+        return replace(value, degrees=homogeneity.of_sum([parts[0], quotient]))
+    if call.name in ("rdiv", "reciprocal") or not isinstance(call.args[0], Tensor):
+        parts[0] = homogeneity.of_power(parts[0], -1)
+    parts[1:] = [homogeneity.of_power(p, -1) for p in parts[1:]]
+    value = normalised_by_hand(call, replace(value, degrees=homogeneity.of_product(parts)), operands)
+    inverted = call.name in ("rdiv", "reciprocal") or not isinstance(call.args[0], Tensor)
+    below = operands if inverted else operands[1:]
+    return curved(call, value, call.tensors, keys={c.key for v in below for c in v.carry}, name="a division")
+
+
+def follow_power(call: Call) -> Outcome:
+    value = curved(call, merge(scaled_operands(call)), call.tensors)
+    if call.name == "cdist" and value.data:
+        for name in {n for v in call.operands for n in v.sources} & call.rec.matrices:
+            call.rec.flow.remarks.setdefault(name, "distances to it are taken, and it stays as it is")
+    exponent = POWERS.get(call.name, 1.0)
+    if call.name in ("pow", "float_power"):
+        exponent = float(call.argument(1, "exponent"))
+    powered = replace(value, degrees=homogeneity.of_power(value.degrees, exponent))
+    return lambda i, _: powered if i == 0 else value  # var_mean and std_mean return the mean second
+
+
+def follow_fresh(call: Call) -> Value:
+    name = call.name
+    if name in _CONSTANT or name.startswith("new_") or name.endswith("_like"):
+        return replace(CONSTANT, zero="zeros" in name or name == "zero")
+    value = merge(call.operands)
+    degrees = homogeneity.of_nonlinearity(value.degrees)
+    if name in _PICKS:
+        return _picks(value) if name.startswith("arg") else replace(_picks(value), picked=value.picked)
+    mask = compared(call, value) if name in _COMPARISONS | _ROUNDINGS else NO_CARRY
+    return Value(
+        data=value.data,
+        degrees=degrees,
+        pending=value.pending,
+        mask=mask | value.mask,
+        picked=value.picked,
+        foreign=value.foreign,
+    )
+
+
+def follow_unknown(call: Call) -> Outcome:
+    """Whatever it does, nothing is claimed of it; and a producer must not get lost in it."""
+    value = merge(call.operands)
+    lost = value.data and (value.carry or any(v.sources and not v.data for v in call.operands))
+    degrees = homogeneity.of_nonlinearity(value.degrees)
+    careful = replace(value, degrees=degrees, mask=NO_CARRY, probability=False)
+    careful = replace(careful, carry=NO_CARRY) if value.data else curved(call, careful, call.tensors)
+
+    def outcome(_: int, result: Tensor) -> Value:
+        if lost and result.is_floating_point():
+            call.rec.flow.unknown.setdefault(call.name, call.rec.site)
+            call.rec.flow.lost.update((c.site, call.name) for v in call.operands for c in v.carry)
+        return careful
+
+    return outcome
