@@ -22,8 +22,8 @@ from nap.lab.loops.population.learner import Learner, Recipe
 from nap.lab.loops.population.population import initial_values
 from nap.lab.loops.population.settings import Network, continual
 from nap.methods import Method
-from nap.methods.contract import check_range
 from nap.rates.twins import TwinMode
+from nap.validation import check_range
 from nap.weights import Role, weight_groups
 
 MODES: dict[str, TwinMode] = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nap.methods import L2, L2Init, Langevin, LeakyReLU, Method, ReDo, ShrinkAndPerturb
-from nap.methods.contract import check_range
+from nap.validation import check_range
 
 OutputRule = Literal["project", "free"]
 AffineRule = Literal["decay", "joint", "free"]

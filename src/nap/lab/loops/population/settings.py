@@ -15,7 +15,7 @@ from torch import nn
 from nap.lab.loops.population.arms import AffineRule, Arm, OutputRule, Strengths
 from nap.lab.models import cnn, mlp
 from nap.lab.seeds import check_seeds
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 StreamKind = Literal["random labels", "permuted labels", "permuted pixels"]
 Network = Literal["mlp", "cnn"]

@@ -11,7 +11,7 @@ from torch import nn
 from nap.lab.loops.supervised.augment import Edges
 from nap.lab.models.vgg import HE, VGG16, vgg
 from nap.lab.seeds import check_seeds
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from torch import nn
 
 from nap.lab.models.resnet import RESNET50, ResNetV2
 from nap.lab.seeds import check_seeds
-from nap.methods.contract import check_range as check
 from nap.schedules import warmup_cosine_value
+from nap.validation import check_range as check
 
 
 @dataclass(frozen=True)
