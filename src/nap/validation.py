@@ -1,4 +1,4 @@
-"""Checks of arguments and settings; they need no torch."""
+"""Checks of arguments and settings that need no torch."""
 
 from __future__ import annotations
 
