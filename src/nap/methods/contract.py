@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nap.methods.draws import Generators
 from nap.methods.moments import moments_of
+from nap.validation import check_range as check_range
 from nap.weights import Role, weight_groups
 
 
