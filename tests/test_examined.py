@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from nap.lab.datasets.questions import read
 from nap.lab.datasets.store import DataMissing
 from nap.lab.datasets.text import Bytes
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import NAP
 from nap.lab.loops.language.examined import HELD_OUT, Examined, ExaminedWork, exam
-from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.work import OtherInputs
 
 TINY: dict[str, Any] = {

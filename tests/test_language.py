@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from nap.lab.datasets.corpus import HELD_OUT, load, texts
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, decayed
 from nap.lab.loops.language.language import Reading, ReadingWork
-from nap.lab.loops.population.network_run import NetworkRun
 
 CPU = torch.device("cpu")
 SMALL = Reading(

@@ -18,6 +18,7 @@ from nap.lab.datasets.streams import batches
 from nap.lab.datasets.strings import copied_strings, random_strings
 from nap.lab.experiments.experiment import experiments
 from nap.lab.experiments.induction import Induction
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import (
     BASELINE,
     NAP,
@@ -31,7 +32,6 @@ from nap.lab.loops.language.arms import (
 from nap.lab.loops.language.run import CopyingWork, MemorisingWork, StringWork
 from nap.lab.loops.language.settings import Copying, Memorising, MemorisingRun, copies
 from nap.lab.loops.language.trainer import Trainer
-from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.work import NotFinite
 
 CPU = torch.device("cpu")

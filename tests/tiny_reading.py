@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from nap.lab.experiments.experiment import MODULES, Experiment, Run
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import NAP
 from nap.lab.loops.language.language import Reading, ReadingWork
-from nap.lab.loops.population.network_run import NetworkRun
 
 SMALL = Reading(
     blocks=2, heads=2, width=16, tokenizer="bytes", length=16, batch_size=8, parts=2, steps=7, every=3,

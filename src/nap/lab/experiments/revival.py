@@ -9,9 +9,9 @@ from torch import Tensor
 
 from nap.lab.experiments.arm_runs import arm_run, at_task_changes
 from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.loops.population import measure
+from nap.lab.loops.population import diagnostics
 from nap.lab.loops.population.arms import Arm
-from nap.lab.loops.population.continual import ContinualRun, Row
+from nap.lab.loops.population.continual import ContinualWork, Row
 from nap.lab.loops.population.settings import OneNetwork, OptimizerState, TaskChanges, continual
 from nap.validation import check_range
 
@@ -31,7 +31,7 @@ class Revival(OneNetwork, TaskChanges):
         check_range(self, "sgd_learning_rate", self.sgd_learning_rate, 1e-12, 1e3)
 
 
-class RevivalRun(ContinualRun):
+class RevivalRun(ContinualWork):
     """A row after every epoch: how many units are dead, and how many of those dead before live again."""
 
     _dead: Tensor | None = None
@@ -39,7 +39,7 @@ class RevivalRun(ContinualRun):
     def advance(self) -> list[Row]:
         task, epoch = self.task, self.done % self.settings.epochs
         super().advance()
-        before, now = self._dead, measure.dead_masks(self.learner, self.learner.inputs(self.probe)).cpu()
+        before, now = self._dead, diagnostics.dead_masks(self.learner, self.learner.inputs(self.probe)).cpu()
         before = now if before is None else before
         self._dead = now
         numbers = {

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from nap.lab.experiments.arm_runs import slug
 from nap.lab.experiments.experiment import Run
-from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.common.work import NetworkRun
 
 Settings = TypeVar("Settings")
 

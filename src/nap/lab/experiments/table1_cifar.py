@@ -8,8 +8,8 @@ from typing import Literal
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
-from nap.lab.loops.supervised.run import VisionWork
-from nap.lab.loops.supervised.settings import Seeing
+from nap.lab.loops.supervised.cifar_run import CifarWork
+from nap.lab.loops.supervised.settings import CifarConfig
 from nap.lab.models.presets import VGG_LIKE
 from nap.validation import check_range as check
 
@@ -18,7 +18,7 @@ ArmName = Literal["baseline", "norm only", "NaP", "NaP translated"]
 
 
 @dataclass(frozen=True)
-class Cifar(Seeing):
+class Cifar(CifarConfig):
     """Settings of Table 1 (CIFAR-10)."""
 
     arms: tuple[ArmName, ...] = ("baseline", "norm only", "NaP")
@@ -42,19 +42,19 @@ def runs(config: Cifar) -> list[Run]:
         run
         for arm in arms
         for run in seeded_runs(
-            config, [arm], _settings(config, arm), VisionWork, tags, together=config.together
+            config, [arm], _settings(config, arm), CifarWork, tags, together=config.together
         )
     ]
 
 
-def _settings(config: Cifar, arm: VisionArm) -> Seeing:
+def _settings(config: Cifar, arm: VisionArm) -> CifarConfig:
     """Of one arm: the norm of its weights is NaP's rate, while weight decay leads the others to their own."""
-    settings = settings_of(config, Seeing)
+    settings = settings_of(config, CifarConfig)
     return settings if arm.project else replace(settings, weight_norm=0.0)
 
 
 # "VGG16-like": of three networks with VGG-16's arithmetic, that whose baseline ends nearest to the paper's.
-# VGG-16 itself (`Seeing`'s own) ends .8 points below. Weights start as wide as those of Haiku's default, a
+# VGG-16 itself (the default) ends .8 points below. Weights start as wide as those of Haiku's default, a
 # normal of deviation 1/√inputs that is cut off at two deviations; NaP's have one norm, and so one rate, which
 # was chosen on images kept back, in the first of the three: there black edges without smoothing make norms
 # cost .8 points, and with edges of the mean level all arms end lower (PAPER.md).

@@ -8,15 +8,15 @@ from typing import Literal
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED
-from nap.lab.loops.supervised.viewing import Viewing
-from nap.lab.loops.supervised.viewing_run import ViewingWork
+from nap.lab.loops.supervised.imagenet_run import ImageNetWork
+from nap.lab.loops.supervised.viewing import ImageNetConfig
 
 ARMS = (BASELINE, NORM_ONLY, NAP, TRANSLATED)
 ArmName = Literal["baseline", "norm only", "NaP", "NaP translated"]
 
 
 @dataclass(frozen=True)
-class ImageNet(Viewing):
+class ImageNet(ImageNetConfig):
     """Settings of Table 1 (ImageNet)."""
 
     arms: tuple[ArmName, ...] = ("baseline", "norm only", "NaP")
@@ -27,7 +27,7 @@ def runs(config: ImageNet) -> list[Run]:
     """A run for each arm and seed."""
     arms = [arm for arm in ARMS if arm.name in config.arms]
     tags = {"experiment": "table1-imagenet"}
-    return seeded_runs(config, arms, settings_of(config, Viewing), ViewingWork, tags, spreads=True)
+    return seeded_runs(config, arms, settings_of(config, ImageNetConfig), ImageNetWork, tags, spreads=True)
 
 
 PAPER = ImageNet()

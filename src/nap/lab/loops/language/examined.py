@@ -19,9 +19,9 @@ from nap.lab.datasets.store import paths, sha256
 from nap.lab.datasets.text import Coder
 from nap.lab.datasets.tokens import Windows
 from nap.lab.files import expanded
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.language import Reading, ReadingWork
 from nap.lab.loops.language.scoring import answers, require_room, summary
-from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.crew import here
 from nap.validation import check_range as check
 

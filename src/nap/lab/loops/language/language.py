@@ -9,10 +9,10 @@ import torch
 
 from nap.lab.datasets.corpus import load
 from nap.lab.datasets.tokens import TokenFile, Windows
-from nap.lab.loops.common.spread import spread_over
+from nap.lab.loops.common.parallel import parallelism
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.settings import Network
 from nap.lab.loops.language.trainer import Trainer
-from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.crew import here
 from nap.lab.runner.work import OtherInputs
 from nap.lab.seeds import check_seeds
@@ -151,7 +151,7 @@ class ReadingWork:
             clip=s.clip,
             half=cuda,
             compile_=(cuda and s.steps >= WORTH_COMPILING) if compile_ is None else compile_,
-            spread=spread_over(crew),
+            parallel=parallelism(crew),
         )
 
     def advance(self) -> list[Row]:
