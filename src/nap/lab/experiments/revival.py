@@ -13,7 +13,7 @@ from nap.lab.loops.population import measure
 from nap.lab.loops.population.arms import Arm
 from nap.lab.loops.population.continual import ContinualRun, Row
 from nap.lab.loops.population.settings import OneNetwork, OptimizerState, TaskChanges, continual
-from nap.methods.contract import check_range
+from nap.validation import check_range
 
 NORMS = {"none": "none", "LayerNorm": "layer", "RMSNorm": "rms"}
 

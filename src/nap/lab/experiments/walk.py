@@ -23,7 +23,7 @@ from torch import Tensor
 
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.runner.work import NotFinite
-from nap.methods.contract import check_range
+from nap.validation import check_range
 
 Gate = Literal["value", "relu"]
 
