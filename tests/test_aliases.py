@@ -90,9 +90,9 @@ class Config:
     newer: bool = False
 
 
-OLD = {"arm": {"name": "NaP of old", "method": "regrowing"}, "seeds": 1, "lanes_of_old": 16}
-NEW = {"experiment": "fig1", "scale": "demo", "run": "nap", "config": Config()}
-OLDER = {"experiment": "fig1", "scale": "demo", "run": "nap-of-old", "config": OLD}
+OLD: dict[str, Any] = {"arm": {"name": "NaP of old", "method": "regrowing"}, "seeds": 1, "lanes_of_old": 16}
+NEW: dict[str, Any] = {"experiment": "fig1", "scale": "demo", "run": "nap", "config": Config()}
+OLDER: dict[str, Any] = {"experiment": "fig1", "scale": "demo", "run": "nap-of-old", "config": OLD}
 
 
 @pytest.fixture
