@@ -50,7 +50,7 @@ def work(config: Reading = SMALL) -> ReadingWork:
 def finished(work: ReadingWork) -> list[Row]:
     found: list[Row] = []
     while work.done < work.total:
-        found += work.advance()
+        found += work.step()
     return found
 
 
@@ -72,7 +72,7 @@ def tokens() -> torch.Tensor:
 def learn(config: Reading) -> Row:
     """What a test wants to know of a run."""
     run, found = work(config), []
-    found += run.advance()
+    found += run.step()
     state = copy.deepcopy(run.state_dict())
     found += finished(run)
     ratios = run.trainer.projector.norm_ratios()  # type: ignore[union-attr]
@@ -102,7 +102,7 @@ def one_wild() -> str:
     run.trainer._loss = wild
     before = {name: p.detach().clone() for name, p in run.trainer.model.named_parameters()}
     with pytest.raises(NotFinite) as caught:
-        run.advance()
+        run.step()
     moved = [not torch.equal(p, before[name]) for name, p in run.trainer.model.named_parameters()]
     assert any(moved), "the first update was made"
     return str(caught.value)
@@ -223,10 +223,10 @@ def start(*words: str, spread: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def stopped(advance: Any) -> Any:
+def stopped(step: Any) -> Any:
     def once(work: ReadingWork) -> list[Row]:
         signal.raise_signal(signal.SIGTERM)
-        found: list[Row] = advance(work)
+        found: list[Row] = step(work)
         return found
 
     return once
@@ -240,7 +240,7 @@ def test_a_run_goes_on_from_one_process_to_two_and_back(
     words = ["run", "tiny-reading", "--steps", "60", "--every", "3", "--out"]
     path = Path("broken/tiny-reading-demo/seed-0")
     with monkeypatch.context() as patched:
-        patched.setattr(ReadingWork, "advance", stopped(ReadingWork.advance))
+        patched.setattr(ReadingWork, "step", stopped(ReadingWork.step))
         assert main([*words, "broken"]) == 75
     assert len(rows.read("broken")) == 1
     process = start(*words, "broken", spread=spread)

@@ -105,7 +105,7 @@ def _windows(part: TokenFile, settings: Reading, which: str) -> Windows:
 
 
 class ReadingWork:
-    """The `Work` of one network: `advance` is a few updates, and a row where one is due.
+    """The `Work` of one network: `step` is a few updates, and a row where one is due.
 
     Where torchrun started several processes, each has such a work and all make the same calls.
     """
@@ -154,7 +154,7 @@ class ReadingWork:
             spread=spread_over(crew),
         )
 
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         s: Reading = self.what.settings
         due = min(s.steps, (self.done // s.every + 1) * s.every)
         last = min(due, self.done + STRETCH)
