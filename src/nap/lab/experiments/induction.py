@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from nap.lab.experiments.arm_runs import slug
+from nap.lab.aliases import slug
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs
 from nap.lab.loops.language.arms import (

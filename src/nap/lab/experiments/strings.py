@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from nap.lab.experiments.arm_runs import at_task_changes, slug
+from nap.lab.aliases import slug
+from nap.lab.experiments.arm_runs import at_task_changes
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
 from nap.lab.loops.language.arms import (
