@@ -16,7 +16,8 @@ from nap.lab.datasets.questions import read
 from nap.lab.datasets.store import DataMissing
 from nap.lab.datasets.text import Bytes
 from nap.lab.loops.language.arms import NAP
-from nap.lab.loops.language.examined import HELD_OUT, Examined, ExaminedWork, exam
+from nap.lab.loops.language.examined import HELD_OUT, ExaminedWork, exam
+from nap.lab.loops.language.settings import LanguageModelConfig
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.work import OtherInputs
 
@@ -39,7 +40,7 @@ def written(path: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 def work(*exams: str, **changes: Any) -> ExaminedWork:
-    settings = Examined(**TINY | changes, exams=exams)
+    settings = LanguageModelConfig(**TINY | changes, exams=exams)
     return ExaminedWork(NetworkRun(NAP, settings, 0, {"experiment": "x"}), torch.device("cpu"))
 
 

@@ -12,11 +12,12 @@ import torch
 
 from nap.lab.datasets.corpus import HELD_OUT, load, texts
 from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, decayed
-from nap.lab.loops.language.language import Reading, ReadingWork
+from nap.lab.loops.language.language import LanguageModelWork
+from nap.lab.loops.language.settings import LanguageModelConfig
 from nap.lab.loops.population.network_run import NetworkRun
 
 CPU = torch.device("cpu")
-SMALL = Reading(
+SMALL = LanguageModelConfig(
     blocks=1, heads=2, width=16, tokenizer="bytes", length=16, batch_size=8, steps=7, every=3, warm_up=2,
     learning_rate=1e-2, judged=20,
 )  # fmt: skip
@@ -35,11 +36,11 @@ def book(tmp_path: Path) -> str:
     return str(path)
 
 
-def work(arm: Any = NAP, config: Reading = SMALL, **options: Any) -> ReadingWork:
-    return ReadingWork(NetworkRun(arm, config, 0, {"experiment": "x"}), CPU, **options)
+def work(arm: Any = NAP, config: LanguageModelConfig = SMALL, **options: Any) -> LanguageModelWork:
+    return LanguageModelWork(NetworkRun(arm, config, 0, {"experiment": "x"}), CPU, **options)
 
 
-def finished(work: ReadingWork) -> list[dict[str, Any]]:
+def finished(work: LanguageModelWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while work.done < work.total:
         rows += work.step()

@@ -25,24 +25,25 @@ from nap.lab.loops.language.arms import (
     NAP_RMS,
     NORM_ONLY,
     PROJECTION_ONLY,
-    SequenceArm,
+    TransformerArm,
     decayed,
 )
-from nap.lab.loops.language.run import CopyingWork, MemorisingWork, StringWork
-from nap.lab.loops.language.settings import Copying, Memorising, MemorisingRun, copies
+from nap.lab.loops.language.build import build, transformer_factory
+from nap.lab.loops.language.run import CopyingWork, MemorizationWork, StringWork
+from nap.lab.loops.language.settings import CopyingConfig, MemorizationConfig, MemorizationRunConfig, copies
 from nap.lab.loops.language.trainer import Trainer
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.work import NotFinite
 
 CPU = torch.device("cpu")
 NET: dict[str, Any] = {"blocks": 1, "heads": 2, "width": 16, "vocabulary": 8, "batch_size": 8}
-MEMORISING = MemorisingRun(**NET, strings=20, length=9, tasks=3, steps=7, learning_rate=1e-2)
-COPYING = Copying(**NET, strings=20, prefix=8, suffix=5, steps=7, every=3, learning_rate=1e-2)
+MEMORISING = MemorizationRunConfig(**NET, strings=20, length=9, tasks=3, steps=7, learning_rate=1e-2)
+COPYING = CopyingConfig(**NET, strings=20, prefix=8, suffix=5, steps=7, every=3, learning_rate=1e-2)
 ARMS = [BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE, PROJECTION_ONLY, NAP_RMS, decayed(0.1)]
 
 
-def work(arm: SequenceArm = NAP, config: Any = MEMORISING, seed: int = 0, **options: Any) -> StringWork:
-    kind = MemorisingWork if isinstance(config, MemorisingRun) else CopyingWork
+def work(arm: TransformerArm = NAP, config: Any = MEMORISING, seed: int = 0, **options: Any) -> StringWork:
+    kind = MemorizationWork if isinstance(config, MemorizationRunConfig) else CopyingWork
     return kind(NetworkRun(arm, config, seed, {"experiment": "x"}), CPU, **options)
 
 
@@ -80,7 +81,7 @@ def test_strings_are_functions_of_seed_and_task() -> None:
 
 
 @pytest.mark.parametrize("arm", ARMS, ids=lambda a: a.name)
-def test_a_stretch_is_what_one_does_by_hand(arm: SequenceArm) -> None:
+def test_a_stretch_is_what_one_does_by_hand(arm: TransformerArm) -> None:
     """An ordinary AdamW over all updates of the first data set, losses and accuracy in a plain loop."""
     config = replace(MEMORISING, tasks=1, steps=5)
     run = work(arm, config)
@@ -194,7 +195,7 @@ def test_an_update_that_is_not_finite_is_not_made() -> None:
 
 def trainer(**options: Any) -> Trainer:
     torch.manual_seed(0)
-    model, projector = NAP.build(MEMORISING.make(8, 8), torch.zeros(1, 8, dtype=torch.int64))
+    model, projector = build(NAP, transformer_factory(MEMORISING, 8, 8), torch.zeros(1, 8, dtype=torch.int64))
     return Trainer(model.double(), projector, parts={"all": slice(None)}, **options)
 
 
@@ -258,7 +259,9 @@ def test_a_compiled_loss_learns_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_strings_drawn_anew_defeat_norms_alone_but_not_nap() -> None:
     """The demo's settings, one seed: the second half of the data sets against the first."""
     config = experiments(["strings"])["strings"].scales["demo"]
-    settings = MemorisingRun(**{name: getattr(config, name) for name in Memorising.__dataclass_fields__})
+    settings = MemorizationRunConfig(
+        **{name: getattr(config, name) for name in MemorizationConfig.__dataclass_fields__}
+    )
     found = {}
     for arm in (NORM_ONLY, NAP):
         accuracy = [row["accuracy"] for row in finished(work(arm, settings)) if "kind" not in row]

@@ -21,7 +21,8 @@ from nap.lab import rows
 from nap.lab.cli import main
 from nap.lab.experiments.experiment import MODULES
 from nap.lab.loops.language.arms import NAP
-from nap.lab.loops.language.language import Reading, ReadingWork
+from nap.lab.loops.language.language import LanguageModelWork
+from nap.lab.loops.language.settings import LanguageModelConfig
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner import crew as crews
 from nap.lab.runner.content import checksum, tensors
@@ -43,11 +44,11 @@ def _data_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def work(config: Reading = SMALL) -> ReadingWork:
-    return ReadingWork(NetworkRun(NAP, config, 0, {}), CPU)
+def work(config: LanguageModelConfig = SMALL) -> LanguageModelWork:
+    return LanguageModelWork(NetworkRun(NAP, config, 0, {}), CPU)
 
 
-def finished(work: ReadingWork) -> list[Row]:
+def finished(work: LanguageModelWork) -> list[Row]:
     found: list[Row] = []
     while work.done < work.total:
         found += work.step()
@@ -69,7 +70,7 @@ def tokens() -> torch.Tensor:
     return torch.arange(20).reshape(2, 10)
 
 
-def learn(config: Reading) -> Row:
+def learn(config: LanguageModelConfig) -> Row:
     """What a test wants to know of a run."""
     run, found = work(config), []
     found += run.step()
@@ -79,7 +80,7 @@ def learn(config: Reading) -> Row:
     return {"rows": found, "state": state, "ratios": ratios, "logits": run.trainer.logits(tokens())}
 
 
-def go_on(config: Reading, state: Row) -> list[Row]:
+def go_on(config: LanguageModelConfig, state: Row) -> list[Row]:
     run = work(config)
     run.load_state_dict(copy.deepcopy(state))  # what goes to two processes lies in memory that they share
     if run.trainer.spread.rank == 0:
@@ -224,7 +225,7 @@ def start(*words: str, spread: str) -> subprocess.Popen[str]:
 
 
 def stopped(step: Any) -> Any:
-    def once(work: ReadingWork) -> list[Row]:
+    def once(work: LanguageModelWork) -> list[Row]:
         signal.raise_signal(signal.SIGTERM)
         found: list[Row] = step(work)
         return found
@@ -240,7 +241,7 @@ def test_a_run_goes_on_from_one_process_to_two_and_back(
     words = ["run", "tiny-reading", "--steps", "60", "--every", "3", "--out"]
     path = Path("broken/tiny-reading-demo/seed-0")
     with monkeypatch.context() as patched:
-        patched.setattr(ReadingWork, "step", stopped(ReadingWork.step))
+        patched.setattr(LanguageModelWork, "step", stopped(LanguageModelWork.step))
         assert main([*words, "broken"]) == 75
     assert len(rows.read("broken")) == 1
     process = start(*words, "broken", spread=spread)
