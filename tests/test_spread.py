@@ -217,7 +217,8 @@ def test_what_one_process_says_and_how_it_fails_reaches_the_other(tmp_path: Path
 
 def start(*words: str, spread: str) -> subprocess.Popen[str]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(TESTS), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*torchrun, "-m", "tiny_reading", *words, "--spread", spread],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
