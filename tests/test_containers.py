@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nap.lab.datasets import store
-from nap.lab.datasets.containers import candidates
+from nap.lab.datasets.archives import candidates
 from nap.lab.datasets.dataset import Split
 from nap.lab.datasets.fetch import fetch
 from nap.lab.datasets.origins import Npm, Web

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from nap.lab.datasets import corpus, text
+from nap.lab.datasets import corpus
+from nap.lab.datasets import documents
 from nap.lab.datasets.catalog import DATA_SETS
 from nap.lab.datasets.corpus import load
 from nap.lab.datasets.dataset import TextSet
 from nap.lab.datasets.store import DataMissing
-from nap.lab.datasets.text import train_pieces
+from nap.lab.datasets.documents import train_pieces
 from small_data import as_file, write
 
 PAGES = "".join(f"page {number} of forty.\n" for number in range(40)).encode()

@@ -12,9 +12,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nap.lab.datasets.questions import read
+from nap.lab.datasets.multiple_choice import read
 from nap.lab.datasets.store import DataMissing
-from nap.lab.datasets.text import Bytes
+from nap.lab.datasets.documents import Bytes
 from nap.lab.loops.language.arms import NAP
 from nap.lab.loops.language.examined import HELD_OUT, ExaminedWork, exam
 from nap.lab.loops.language.settings import LanguageModelConfig

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from nap.lab.datasets import containers
-from nap.lab.datasets.containers import SourceFailed, candidates, entries
+from nap.lab.datasets import archives
+from nap.lab.datasets.archives import SourceFailed, candidates, entries
 from nap.lab.datasets.dataset import File
 from nap.lab.datasets.sources import download
 from nap.lab.datasets.text_sets import TEXT_SETS

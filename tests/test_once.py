@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nap.lab.datasets.once import made_once
+from nap.lab.datasets.atomic import made_once
 from nap.lab.datasets.store import DataMissing
 
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nap.lab.datasets import picture_shards
+from nap.lab.datasets import parquet_images
 from nap.lab.datasets.picture_folders import FolderPictures, in_folders
-from nap.lab.datasets.picture_sets import picture_set, stand_in
-from nap.lab.datasets.picture_shards import in_shards, packed
-from nap.lab.datasets.pictures import BrokenImage, seen
+from nap.lab.datasets.imagenet import picture_set, stand_in
+from nap.lab.datasets.parquet_images import in_shards, packed
+from nap.lab.datasets.image_files import BrokenImage, seen
 from nap.lab.datasets.shard_files import all_shards
 from nap.lab.datasets.splits import split
 from nap.lab.datasets.store import DataMissing
@@ -158,11 +158,11 @@ def test_a_packed_image_with_a_flipped_bit_is_named(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(picture_shards, "rows", lambda file: [(b"one image", 0), (b"another", 1)])
     shard = tmp_path / "train-0.parquet"
     shard.write_bytes(b"")
-    folder = picture_shards.packed([shard], "train")
+    folder = parquet_images.packed([shard], "train")
     with (folder / "images.bin").open("r+b") as file:
         file.seek(3)
         file.write(b"x")
-    pictures = picture_shards.ShardPictures(folder, [shard])
+    pictures = parquet_images.ShardPictures(folder, [shard])
     assert pictures.encoded(1) == b"another"
     with pytest.raises(ValueError, match="its bytes are not those that were packed"):
         pictures.encoded(0)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nap.lab.datasets.questions import Question, lambada, piqa, read, social_iqa
-from nap.lab.datasets.text import Bytes
+from nap.lab.datasets.multiple_choice import Question, lambada, piqa, read, social_iqa
+from nap.lab.datasets.documents import Bytes
 from nap.lab.loops.language.scoring import Answer, answers, summary
 from nap.lab.models.transformer import Transformer
 

@@ -13,9 +13,9 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nap.lab.datasets import text
+from nap.lab.datasets import documents
 from nap.lab.datasets.store import DataMissing
-from nap.lab.datasets.text import Bytes, Pieces, cut_up, documents, python_topics, tokenised, train_pieces
+from nap.lab.datasets.documents import Bytes, Pieces, cut_up, documents, python_topics, tokenised, train_pieces
 
 TEXTS = ["Once upon a time", "naïve – ☃", "", "a b a b a b a b"]
 
@@ -33,7 +33,7 @@ def test_documents_by_kind(tmp_path: Path) -> None:
     assert list(documents(lines)) == TEXTS
     wiki = tmp_path / "wiki.test.tokens"
     wiki.write_text(" \n = A = \n \n text = 3 \n = = B = = \n\n = C = \n more\n", "utf-8")
-    assert [text.split("\n")[0] for text in documents(wiki)] == [" ", " = C = "]
+    assert [documents.split("\n")[0] for text in documents(wiki)] == [" ", " = C = "]
     assert "".join(documents(wiki)).count("= B =") == 1
     pages = tmp_path / "pages.lines"
     pages.write_text("one page\n\n a second \u2028 page\n", "utf-8")
@@ -43,7 +43,7 @@ def test_documents_by_kind(tmp_path: Path) -> None:
     found = list(documents(plain))
     assert "".join(found) == "word " * 50_000
     assert len(found) == 3
-    assert not any(text.lstrip().startswith("ord") for text in found)  # no word is cut
+    assert not any(documents.lstrip().startswith("ord") for text in found)  # no word is cut
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl.gz", "a.json.gz"])
@@ -129,7 +129,7 @@ def test_learnt_pieces_write_any_text_shorter(tmp_path: Path) -> None:
 def test_a_formula_is_no_title_of_an_article(tmp_path: Path) -> None:
     path = tmp_path / "wiki.tokens"
     path.write_text(" \n = Filters = \n \n where k \n = 1 rad = \n and C \n \n = Nero = \n \n x \n", "utf-8")
-    assert [text.split(" = ")[1] for text in documents(path)] == ["Filters", "Nero"]
+    assert [documents.split(" = ")[1] for text in documents(path)] == ["Filters", "Nero"]
 
 
 @pytest.mark.parametrize("at_once", [1, 16, 17, 1000])

@@ -20,7 +20,7 @@ from crews import CPU, both
 from nap.lab import rows as row_files
 from nap.lab.cli import main
 from nap.lab.datasets.picture_folders import in_folders
-from nap.lab.datasets.pictures import BrokenImage
+from nap.lab.datasets.image_files import BrokenImage
 from nap.lab.experiments.table1_imagenet import EXPERIMENT, PAPER
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised import classifier, viewing_run

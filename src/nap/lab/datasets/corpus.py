@@ -12,7 +12,7 @@ from nap.lab.datasets import c4
 from nap.lab.datasets.catalog import DATA_SETS, of_role
 from nap.lab.datasets.fetch import to_stderr
 from nap.lab.datasets.store import data_home, paths, sha256
-from nap.lab.datasets.text import (
+from nap.lab.datasets.documents import (
     Bytes,
     Coder,
     Pieces,

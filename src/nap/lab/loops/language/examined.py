@@ -13,9 +13,9 @@ from nap.lab.datasets import c4
 from nap.lab.datasets.catalog import of_role
 from nap.lab.datasets.corpus import Tell, among, check_text, identity_of_text, in_words, texts
 from nap.lab.datasets.fetch import to_stderr
-from nap.lab.datasets.questions import KINDS, Question, read
+from nap.lab.datasets.multiple_choice import KINDS, Question, read
 from nap.lab.datasets.store import paths, sha256
-from nap.lab.datasets.text import Coder
+from nap.lab.datasets.documents import Coder
 from nap.lab.datasets.tokens import Windows
 from nap.lab.files import expanded
 from nap.lab.loops.language.language import LanguageModelWork

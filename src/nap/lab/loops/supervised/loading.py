@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from nap.lab.datasets.pictures import BrokenImage, Pictures
+from nap.lab.datasets.image_files import BrokenImage, Pictures
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.supervised.looks import Looks
 from nap.lab.loops.supervised.passing import PATIENCE_SECONDS, PREFETCH, put_there_

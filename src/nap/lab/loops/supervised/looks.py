@@ -12,7 +12,7 @@ from math import exp, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from nap.lab.datasets.pictures import Box, Pictures, seen
+from nap.lab.datasets.image_files import Box, Pictures, seen
 from nap.lab.datasets.streams import generator
 
 LOOKS = 16  # a purpose beside those of data.streams; part of every result: never renumber it

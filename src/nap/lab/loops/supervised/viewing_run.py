@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nap.lab.datasets.picture_sets import picture_set
+from nap.lab.datasets.imagenet import picture_set
 from nap.lab.loops.common.spread import spread_over
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised.build import build, learning_rates, resnet_factory

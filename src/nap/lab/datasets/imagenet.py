@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nap.lab.datasets.images import Images
-from nap.lab.datasets.once import made_once
+from nap.lab.datasets.atomic import made_once
 from nap.lab.datasets.picture_folders import in_folders
-from nap.lab.datasets.picture_shards import in_shards
-from nap.lab.datasets.pictures import Pictures, imaging
+from nap.lab.datasets.parquet_images import in_shards
+from nap.lab.datasets.image_files import Pictures, imaging
 from nap.lab.datasets.shard_files import shards
 from nap.lab.datasets.splits import split
 from nap.lab.datasets.store import DataMissing, data_home

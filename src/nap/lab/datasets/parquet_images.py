@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from nap.lab.datasets.once import made_once
+from nap.lab.datasets.atomic import made_once
 from nap.lab.datasets.shard_files import all_shards, rows
 from nap.lab.datasets.store import DataMissing, data_home
 
