@@ -15,14 +15,13 @@ import pytest
 
 from nap.lab.cli import main
 from nap.lab.datasets import multiple_choice
-from nap.lab.datasets.catalog import DATA_SETS, find, find_images, of_role
-from nap.lab.datasets.dataset import TextSet
+from nap.lab.datasets.catalog import DATA_SETS, TEXT_SETS, find, find_images, of_role
+from nap.lab.datasets.dataset import TextSet, Web
+from nap.lab.datasets.documents import documents
 from nap.lab.datasets.fetch import fetch
 from nap.lab.datasets.images import load as load_images
-from nap.lab.datasets.origins import Web
 from nap.lab.datasets.store import DataMissing, describe, paths
-from nap.lab.datasets.documents import Pieces, documents
-from nap.lab.datasets.text_sets import TEXT_SETS
+from nap.lab.datasets.tokenizer import FileTokenizer
 
 PACKS = os.environ.get("NAP_TEST_PACKS")
 
@@ -167,7 +166,7 @@ def test_real_files(tmp_path: Path) -> None:
 
     assert [len(list(documents(path))) for path in get("wikitext-103")] == [60, 60]
     assert [len(list(documents(path))) for path in get("c4-sample")] == [584]
-    pieces = Pieces(get("gpt-neox-tokenizer")[0])
-    assert (pieces.vocabulary, pieces.end) == (50_280, 50_279)
+    pieces = FileTokenizer(get("gpt-neox-tokenizer")[0])
+    assert (pieces.vocab_size, pieces.end) == (50_280, 50_279)
     words = sum(len(document.split()) for path in get("text8") for document in documents(path))
     assert f"{words:,} words" in find("text8").holds()
