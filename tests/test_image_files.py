@@ -85,8 +85,8 @@ def test_packed_shards_of_earlier_versions_are_found(tmp_path: Path) -> None:
     packed = tmp_path / "home" / "packed" / "train-d73c1e3f309d4b09"
     packed.mkdir(parents=True)
     (packed / "images.bin").write_bytes(b"an image")
-    index = {"labels": [0], "starts": [0, 8], "firsts": [0], "shards": [str(shard)]}
-    np.savez(packed / "index.npz", **{name: np.array(values) for name, values in index.items()})
+    index: dict[str, Any] = {"labels": [0], "starts": [0, 8], "firsts": [0], "shards": [str(shard)]}
+    np.savez(packed / "index.npz", **index)
     assert pack_shards([shard], "train") == packed
     assert parquet_images.ParquetImages(packed, [shard]).encoded(0) == b"an image"
 
