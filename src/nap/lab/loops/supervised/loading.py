@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from nap.lab.datasets.pictures import BrokenImage, Pictures
+from nap.lab.datasets.image_files import BrokenImage, EncodedImages
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.supervised.random_resized_crop import ResizedCrops
 from nap.lab.loops.supervised.shared_memory import PATIENCE_SECONDS, PREFETCH, put_there_
@@ -37,7 +37,13 @@ class TrainBatches(Dataset[Batch | str]):
     """Item k is what this process, `rank` of `world_size`, learns from in update k."""
 
     def __init__(
-        self, pictures: Pictures, crops: ResizedCrops, batch_size: int, *, rank: int = 0, world_size: int = 1
+        self,
+        pictures: EncodedImages,
+        crops: ResizedCrops,
+        batch_size: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
     ):
         self.pictures, self.crops, self.batch_size = pictures, crops, batch_size
         self.steps = len(pictures) // batch_size  # of an epoch
@@ -57,7 +63,13 @@ class EvalBatches(Dataset[Batch | str]):
     """Item k is the k-th batch of images that this process is judged on; the last may be smaller."""
 
     def __init__(
-        self, pictures: Pictures, crops: ResizedCrops, batch_size: int, *, rank: int = 0, world_size: int = 1
+        self,
+        pictures: EncodedImages,
+        crops: ResizedCrops,
+        batch_size: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
     ):
         self.pictures, self.crops = pictures, crops
         numbers = range(rank, len(pictures), world_size)
@@ -151,7 +163,7 @@ def workers_for(device: torch.device) -> int:
     return min(MOST_WORKERS, max(1, cores() // sharers()))
 
 
-def _batch(pictures: Pictures, numbers: Sequence[int], crops: Iterable[np.ndarray]) -> Batch | str:
+def _batch(pictures: EncodedImages, numbers: Sequence[int], crops: Iterable[np.ndarray]) -> Batch | str:
     """The batch; or, as words, why there is none: an error would travel with the worker's traceback in it."""
     try:
         images = torch.from_numpy(np.stack(list(crops)))
