@@ -40,7 +40,7 @@ def warn_of_changes(model: nn.Module) -> None:
             listed,
             "changed after nap.normalize_ (by peft, quantisation, fused layers, a wrapper or a new "
             "parameter), so its plan does not say what they do. What is new counts as a plain weight, and "
-            "layers may have lost their norm; make all changes first, and call nap.normalize_(model, example) last",
+            "layers may have lost their norm; make all changes first, and call nap.normalize_ last",
         )
 
 
@@ -95,7 +95,7 @@ def _never_normalized(model: nn.Module, projected: Collection[str]) -> None:
     _warn(
         projected,
         f"projected, and this {type(model).__name__} has no norms: its weights cannot grow, and nothing "
-        "makes up for it; call nap.normalize_(model, example) before Projector(model) and before the optimizer",
+        "makes up for it; call nap.normalize_(model, example) before Projector(model) and the optimizer",
     )
 
 
