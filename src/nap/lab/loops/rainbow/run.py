@@ -18,6 +18,7 @@ from nap.lab.loops.rainbow.actor import Actor
 from nap.lab.loops.rainbow.evaluation import LANES, evaluate
 from nap.lab.loops.rainbow.games import Games, make
 from nap.lab.loops.rainbow.learner import Learner
+from nap.lab.loops.rainbow.networks import build
 from nap.lab.loops.rainbow.playing import Scoreboard, deliver_
 from nap.lab.loops.rainbow.replay import Replay
 from nap.lab.loops.rainbow.settings import AgentRun
@@ -29,7 +30,7 @@ STRETCH = 1024  # steps of all lanes together, at most, between two moments at w
 
 
 class RainbowRun:
-    """The `Work` of one agent: `advance` is a stretch of play; an interval, of one or more, ends in a row."""
+    """The `Work` of one agent: `step` is a stretch of play; an interval, of one or more, ends in a row."""
 
     unit = "stretches"
 
@@ -77,7 +78,7 @@ class RainbowRun:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_number("start", what.seed))
             example = torch.randint(0, 256, (2, settings.stack, *shape)).float().to(device)
-            built = self.variant.build(net, example)
+            built = build(self.variant, net, example)
         cuda = device.type == "cuda"
         graph = cuda if graph is None else graph
         if compile_ is None:
@@ -95,7 +96,7 @@ class RainbowRun:
         self.stored = self.owed = 0
         self._no_replay = self._no_episodes = False  # what a resume could not take up
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         visit, stretch = divmod(self.done, self.in_game)
         self.learner.generator.manual_seed(_number("play", self.what.seed, self.done))
         if self._no_replay:
@@ -152,7 +153,7 @@ class RainbowRun:
             self.replay.load_state_dict(state["replay"])
         self._no_replay = state["replay"] is None
         if state["games"] is None:
-            return  # the next advance enters a game
+            return  # the next step enters a game
         visit = self.done // self.in_game
         if visit > 0:
             self._play(self.what.games[visit])
@@ -161,7 +162,7 @@ class RainbowRun:
         self._no_episodes = not self.games.saves_exactly
 
     @property
-    def not_taken_up(self) -> str:
+    def not_restored(self) -> str:
         """What `load_state_dict` could not go on with, in words; "" where it goes on exactly."""
         lost = []
         if self._no_episodes:
