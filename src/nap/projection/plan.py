@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
@@ -90,6 +91,22 @@ class ProjectionPlan:
             for cells in (columns, *cells_of)
         ]
         return "\n".join([*lines, *(f"note: {line}" for line in self.advice)])
+
+    def summary(self) -> str:
+        """How many parameters get each treatment."""
+        counts = Counter(row.action for row in self.rows)
+        return ", ".join(f"{counts[action]} {done}" for action, done in VERBS.items() if counts[action])
+
+    def param_groups(
+        self, named: Iterable[tuple[str, nn.Parameter]], weight_decay: float, options: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Groups for an optimizer, with decay on the matrices that are not projected."""
+        kept, groups = set(self.names("project")), defaultdict[float, list[nn.Parameter]](list)
+        for name, parameter in named:
+            decayed = name not in kept and parameter.ndim >= 2
+            if parameter.requires_grad:
+                groups[weight_decay if decayed else 0.0].append(parameter)
+        return [{"params": ps, "weight_decay": decay, **options} for decay, ps in groups.items()]
 
     def to_json(self) -> list[dict[str, Any]]:
         return [asdict(row) for row in self.rows]

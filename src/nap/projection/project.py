@@ -6,7 +6,6 @@ each parameter is decided in `plan`, what it refuses in `refusals`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, Self
@@ -24,7 +23,6 @@ from nap.projection.misuse import Unattached, warn_at_attach, warn_of_changes
 from nap.projection.names import bare_names, bare_state, counterparts
 from nap.projection.noisy import norms_together, project_together_, shared, state_with_noise, with_noise
 from nap.projection.plan import (
-    VERBS,
     Excluded,
     NamePair,
     ProjectionPlan,
@@ -143,6 +141,8 @@ class Projector:
         self._settings |= settings_of(self._policies)
         self._settings |= {"decay": decay} if affine == "decay" else {}
         self._settings |= {"noise": noise} if any(row.beside for row in table.values()) else {}
+        self.options = {**self._settings, **chosen, "noise": noise, "decay": decay}
+        self.options["exclude"] = [bare for name, bare in bare_names(table).items() if name in left_out]
         self._all_shapes = {name: parameter.shape for name, parameter in parameters.items()}
         self._all_slots = {
             name: (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in table
@@ -293,13 +293,7 @@ class Projector:
         >>> [group["weight_decay"] for group in projector.param_groups(weight_decay=0.1)]
         [0.0]
         """
-        kept = set(self.plan.names("project"))
-        groups: dict[float, list[nn.Parameter]] = {}
-        for name, parameter in self._model.named_parameters():
-            if parameter.requires_grad:
-                decay = weight_decay if name not in kept and parameter.ndim >= 2 else 0.0
-                groups.setdefault(decay, []).append(parameter)
-        return [{"params": ps, "weight_decay": decay, **options} for decay, ps in groups.items()]
+        return self.plan.param_groups(self._model.named_parameters(), weight_decay, options)
 
     def _names_in(self, optimizer: Any) -> list[str]:
         """The parameters of the plan that this optimizer holds, frozen ones too."""
@@ -390,11 +384,9 @@ class Projector:
             hook.look_again()
 
     def __repr__(self) -> str:
-        counts = Counter(row.action for row in self.plan.rows)
-        of = type(self._model).__name__
-        said = [f"{counts[action]} {word}" for action, word in VERBS.items() if counts[action]]
         kinds = ", ".join(type(optimizer).__name__ for optimizer in self.attached)
-        return f"Projector of {of}: {', '.join(said)}; {f'attached to {kinds}' if kinds else 'not attached'}"
+        attached = f"attached to {kinds}" if kinds else "not attached"
+        return f"Projector of {type(self._model).__name__}: {self.plan.summary()}; {attached}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_hooks": [], "_unattached": None, "_updates": self.updates}
