@@ -199,7 +199,7 @@ class ExplainedKey(str):
 
 
 def _explain(missing: list[str], first: int) -> None:
-    """Words about nap, once, where a state dict lacks the layers of step 1: those from `first` on are ours."""
+    """Words about nap, once, where a state dict lacks layers of step 1: missing keys from `first` on."""
     if len(missing) > first and not any(isinstance(key, ExplainedKey) for key in missing):
         missing[first] = ExplainedKey(missing[first])
 
