@@ -28,7 +28,7 @@ class Attending(nn.Module):
         return self.out(torch.relu(self.hidden(x + self.attention(x, x, x, need_weights=False)[0])))
 
 
-def mlp() -> nn.Module:
+def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
@@ -105,7 +105,7 @@ def test_parts_wrappers_and_converted_models_are_loaded_too(tmp_path: Path) -> N
     for part in both.values():
         nap.normalize_(part, X)
     path = tmp_path / "run.pt"
-    compiled = torch.compile(both["actor"], backend="eager")
+    compiled: Any = torch.compile(both["actor"], backend="eager")
     nap.save(path, both)
     fresh = parts()
     nap.normalize_(fresh["actor"], X)  # its norms are there already

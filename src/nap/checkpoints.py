@@ -61,7 +61,7 @@ def save(
         )
     optimizers = _listed(optimizer)
     names = {id(parameter): name for name, parameter in plain.named_parameters()}
-    content = {
+    content: dict[str, Any] = {
         "nap": FORMAT,
         "class": type(plain).__name__,
         "plans": plans_of(plain),
