@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from nap.lab.experiments.arm_runs import slug
+from nap.lab.aliases import slug
 from nap.lab.experiments.experiment import Run
 from nap.lab.loops.rainbow.atari import GAMES
 from nap.lab.loops.rainbow.games import BUILT_IN, MINATAR, require_known
