@@ -1,6 +1,7 @@
 """Relative steps of layers: equal where that is asked for, through training, and measured as they are."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -67,7 +68,7 @@ def test_steps_stay_equal_under_projection_and_a_schedule() -> None:
     """With sign steps every entry moves by lr exactly, so what is measured is what was asked for."""
 
     class Sign(torch.optim.Optimizer):
-        def step(self, closure=None):  # type: ignore[no-untyped-def, override]
+        def step(self, closure=None):
             with torch.no_grad():
                 for group in self.param_groups:
                     for parameter in group["params"]:
@@ -92,9 +93,10 @@ def test_experts_in_one_tensor_take_the_step_of_one_by_itself() -> None:
     expert = torch.randn(8, 4)
 
     def rates(weight: torch.Tensor, stacked: int) -> list[float]:
-        model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Module())
-        nn.init.constant_(model[0].weight, 0.5)
-        model[1].weight = nn.Parameter(weight)
+        first, experts = nn.Linear(4, 4, bias=False), nn.Module()
+        nn.init.constant_(first.weight, 0.5)
+        experts.weight = nn.Parameter(weight)
+        model = nn.Sequential(first, experts)
         row = Weight("1.weight", Role.WEIGHT, stacked=stacked)
         setattr(model, PLAN_ATTRIBUTE, Plan(weights=WeightTable({"1.weight": row})))
         return [group["lr"] for group in equal_step_groups(model, 0.1, update="raw")]
@@ -103,9 +105,10 @@ def test_experts_in_one_tensor_take_the_step_of_one_by_itself() -> None:
 
 
 def test_a_branch_of_zeros_counts_as_one_that_has_grown() -> None:
-    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.LayerNorm(4), nn.Linear(4, 4, bias=False))
-    nn.init.constant_(model[0].weight, 0.5)  # 1/√fan_in, as the zeros will have when they have grown
-    nn.init.zeros_(model[2].weight)
+    first, branch = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+    nn.init.constant_(first.weight, 0.5)  # 1/√fan_in, as the zeros will have when they have grown
+    nn.init.zeros_(branch.weight)
+    model = nn.Sequential(first, nn.LayerNorm(4), branch)
     with pytest.raises(ValueError, match=r"2\.weight is all zeros.*plan=projector\.plan"):
         equal_step_groups(model, 0.1)
     groups = equal_step_groups(model, 0.1, plan=nap.Projector(model).plan)
@@ -147,6 +150,6 @@ def test_ratios_are_those_of_the_update_that_was_made() -> None:
         (lambda m: UpdateRatios(m).attach(None), "not been made yet"),
     ],
 )
-def test_wrong_calls_are_named(call, words: str) -> None:  # type: ignore[no-untyped-def]
+def test_wrong_calls_are_named(call: Callable[[nn.Module], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call(network())
