@@ -16,11 +16,10 @@ from nap.weights import PLAN_ATTRIBUTE, Role, Weight, WeightTable
 def network() -> nn.Sequential:
     """Layers whose norms differ widely."""
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)
-    ).double()
+    wide = nn.Linear(16, 16)
     with torch.no_grad():
-        model[2].weight.mul_(8)
+        wide.weight.mul_(8)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), wide, nn.ReLU(), nn.Linear(16, 3)).double()
     nap.normalize_(model, torch.zeros(2, 6, dtype=torch.float64))
     return model
 
