@@ -76,7 +76,7 @@ class _Driver:
         time.sleep(LOOK_EVERY_SECONDS + LOOK_SECONDS_A_JOB * len(self.at_work()))
 
     def place(self) -> None:
-        """Rank as many as the engine takes; what was in vain comes after what was not tried yet."""
+        """Place as many as the engine takes; what was in vain comes after what was not tried yet."""
         if time.monotonic() < self._next_place:
             return
         waiting = sorted((run for run in self.runs if run.standing == "to do"), key=lambda run: run.vain)
