@@ -70,13 +70,13 @@ def test_a_run_is_gone_when_the_next_begins(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 class Told(ProcessGroup):
-    """A crew whose first process says just this."""
+    """A group whose rank 0 says just this."""
 
     def __init__(self, *words: Any):
         super().__init__()
         self._said = iter(words)
 
-    def shared(self, value: Any = None) -> Any:
+    def broadcast(self, value: Any = None) -> Any:
         return next(self._said)
 
 
