@@ -47,7 +47,7 @@ def work(*exams: str, **changes: Any) -> ExaminedWork:
 def finished(run: ExaminedWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
     return rows
 
 
@@ -154,7 +154,7 @@ def test_what_is_missing_is_said_before_training() -> None:
 def test_a_run_that_resumes_is_examined_like_one_that_did_not_stop(tmp_path: Path) -> None:
     passages = f"lambada={written(tmp_path / 'a.jsonl', PASSAGES)}"
     whole, first, rest = finished(work(passages)), work(passages), work(passages)
-    rows = first.advance()
+    rows = first.step()
     rest.load_state_dict(copy.deepcopy(first.state_dict()))
     assert rows + finished(rest) == whole
 
@@ -200,7 +200,7 @@ def test_an_answer_that_the_model_cannot_see_is_refused_before_training(tmp_path
 def test_an_exam_must_stay_what_it_was(tmp_path: Path) -> None:
     passages = written(tmp_path / "a.jsonl", PASSAGES)
     first = work(f"lambada={passages}")
-    first.advance()
+    first.step()
     state = copy.deepcopy(first.state_dict())
     passages.touch()  # the same content is the same exam
     work(f"lambada={passages}").load_state_dict(state)

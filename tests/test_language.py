@@ -43,7 +43,7 @@ def work(arm: Any = NAP, config: LanguageModelConfig = SMALL, **options: Any) ->
 def finished(work: LanguageModelWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while work.done < work.total:
-        rows += work.advance()
+        rows += work.step()
     return rows
 
 
@@ -108,7 +108,7 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(book: str) -
     whole = finished(work(config=config))
     for stop in (1, 2):
         first, rest = work(config=config), work(config=config)
-        rows = [row for _ in range(stop) for row in first.advance()]
+        rows = [row for _ in range(stop) for row in first.step()]
         rest.load_state_dict(copy.deepcopy(first.state_dict()))
         assert rows + finished(rest) == whole
 
@@ -116,7 +116,7 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(book: str) -
 def test_a_run_does_not_go_on_with_another_text(book: str) -> None:
     config = replace(SMALL, text=(book,))
     first = work(config=config)
-    first.advance()
+    first.step()
     Path(book).write_text('{"text": "another one, and longer than that"}\n' * 99, "utf-8")
     with pytest.raises(ValueError, match="not those that this run began with"):
         work(config=config).load_state_dict(first.state_dict())
@@ -152,7 +152,7 @@ def test_settings_are_checked() -> None:
 
 def test_every_window_counts_in_a_judgement_also_where_they_fill_no_batch() -> None:
     run = work()
-    run.advance()
+    run.step()
     loss, accuracy = run.judged_on(run.valid, 11)  # a batch of 8, and 3 more
     windows = run.valid[range(11)]
     with torch.no_grad():

@@ -50,7 +50,7 @@ def work(arm: TransformerArm = NAP, config: Any = MEMORISING, seed: int = 0, **o
 def finished(work: StringWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while work.done < work.total:
-        rows += work.advance()
+        rows += work.step()
     return rows
 
 
@@ -120,7 +120,7 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(config: Any)
     whole = finished(work(config=config))
     for stop in (1, 2):
         first, rest = work(config=config), work(config=config)
-        rows = [row for _ in range(stop) for row in first.advance()]
+        rows = [row for _ in range(stop) for row in first.step()]
         state = copy.deepcopy(first.state_dict())
         rest.load_state_dict(state)
         assert rows + finished(rest) == whole
@@ -128,8 +128,8 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(config: Any)
 
 def test_with_fresh_moments_a_data_set_begins_as_with_an_optimizer_of_its_own() -> None:
     fresh, plain = work(config=replace(MEMORISING, optimizer_state="reset")), work()
-    first = [row for _ in range(7) for row in fresh.advance()]
-    assert first == [row for _ in range(7) for row in plain.advance()]  # nothing to forget before it
+    first = [row for _ in range(7) for row in fresh.step()]
+    assert first == [row for _ in range(7) for row in plain.step()]  # nothing to forget before it
     other = work(config=replace(MEMORISING, optimizer_state="reset"))
     state = copy.deepcopy(fresh.state_dict())
     state["trainer"]["optimizer"]["state"] = {}
@@ -188,7 +188,7 @@ def test_an_update_that_is_not_finite_is_not_made() -> None:
         run.trainer.model.get_parameter("blocks.0.down.weight")[0, 0] = torch.inf
     before = {name: p.detach().clone() for name, p in run.trainer.model.named_parameters()}
     with pytest.raises(NotFinite, match="the loss is not finite at update 1"):
-        run.advance()
+        run.step()
     for name, parameter in run.trainer.model.named_parameters():
         assert torch.equal(parameter, before[name]), name
 

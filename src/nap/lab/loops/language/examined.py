@@ -47,8 +47,8 @@ class ExaminedWork(LanguageModelWork):
                 name, path, self.coder, settings.length, settings.examined, learnt=settings.text
             )
 
-    def advance(self) -> list[Row]:
-        rows = super().advance()
+    def step(self) -> list[Row]:
+        rows = super().step()
         if self.done < self.total:
             return rows
         common = {key: rows[-1][key] for key in ("arm", *self.what.tags, "seed", "step")} | {"kind": "exam"}

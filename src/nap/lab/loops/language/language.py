@@ -32,7 +32,7 @@ def _windows(part: TokenFile, settings: LanguageModelConfig, which: str) -> Wind
 
 
 class LanguageModelWork:
-    """The `Work` of one network: `advance` is a few updates, and a row where one is due.
+    """The `Work` of one network: `step` is a few updates, and a row where one is due.
 
     Where torchrun started several processes, each has such a work and all make the same calls.
     """
@@ -81,7 +81,7 @@ class LanguageModelWork:
             spread=spread_over(crew),
         )
 
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         s: LanguageModelConfig = self.what.settings
         due = min(s.steps, (self.done // s.every + 1) * s.every)
         last = min(due, self.done + STRETCH)
