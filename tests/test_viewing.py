@@ -19,8 +19,7 @@ from torch import nn
 from crews import CPU, both
 from nap.lab import rows as row_files
 from nap.lab.cli import main
-from nap.lab.datasets.picture_folders import in_folders
-from nap.lab.datasets.pictures import BrokenImage
+from nap.lab.datasets.image_files import BrokenImage, load_image_folders
 from nap.lab.experiments.table1_imagenet import EXPERIMENT, PAPER
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised import classifier, viewing_run
@@ -35,7 +34,7 @@ from nap.lab.runner import crew as crews
 from nap.lab.runner.crew import Crew
 from nap.lab.runner.work import NotFinite
 from recordings import run_and_put_back
-from small_pictures import picture, write_folders, write_shards
+from small_images import picture, write_folders, write_shards
 
 Row = dict[str, Any]
 TINY = Viewing(
@@ -109,7 +108,7 @@ def test_of_a_long_strip_the_middle_is_seen(width: int, height: int) -> None:
 
 
 def test_half_of_the_images_are_mirrored(images: str) -> None:
-    train, _ = in_folders(Path(images))
+    train, _ = load_image_folders(Path(images))
     looks = Looks(0, size=18, resize=18, smallest=0.2, flip=True)
     mirrored = 0
     for epoch in range(200):
@@ -120,7 +119,7 @@ def test_half_of_the_images_are_mirrored(images: str) -> None:
 
 
 def test_to_be_judged_an_image_is_scaled_and_its_middle_is_seen(images: str) -> None:
-    _, val = in_folders(Path(images))
+    _, val = load_image_folders(Path(images))
     val.path(1).write_bytes(picture(0, 1, "PNG", width=48, height=32))
     with Image.open(val.path(1)) as image:
         expected = image.resize((24, 16), Image.Resampling.BILINEAR).crop((8, 4, 16, 12))
@@ -129,7 +128,7 @@ def test_to_be_judged_an_image_is_scaled_and_its_middle_is_seen(images: str) -> 
 
 
 def test_the_smallest_part_may_be_all_of_an_image(images: str) -> None:
-    train, _ = in_folders(Path(images))
+    train, _ = load_image_folders(Path(images))
     train.path(1).write_bytes(picture(0, 1, "PNG", width=32, height=32))
     looks = Looks(0, size=8, resize=8, smallest=1.0, flip=False)
     for epoch in range(5):

@@ -51,7 +51,7 @@ class LanguageModelWork:
             )
         with crew.leader_first():
             corpus = load(s.text, s.tokenizer, limit=s.tokens or None)
-        self.coder = corpus.coder
+        self.tokenizer = corpus.tokenizer
         self.train = _windows(corpus.train, s, "training part")
         self.valid = _windows(corpus.valid, s, "part held out")
         self._read = {
@@ -63,7 +63,7 @@ class LanguageModelWork:
         self.total, self.done = s.steps, 0
         cuda, make = (
             device.type == "cuda",
-            transformer_factory(s, corpus.coder.vocabulary, s.length, tied=s.tied, recompute=s.recompute),
+            transformer_factory(s, corpus.tokenizer.vocab_size, s.length, tied=s.tied, recompute=s.recompute),
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(what.seed)

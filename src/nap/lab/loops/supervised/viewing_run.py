@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nap.lab.datasets.picture_sets import picture_set
+from nap.lab.datasets.imagenet import load_imagenet
 from nap.lab.loops.common.spread import spread_over
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised.build import build, learning_rates, resnet_factory
@@ -68,7 +68,7 @@ class ViewingWork:
         if self._graph and crew.size > 1:
             raise ValueError(f"a graph is for a process that is alone, here are {crew.size}: leave it out")
         with crew.leader_first():
-            found = picture_set(s.data, s.images)
+            found = load_imagenet(s.data, s.images)
         self._about, count = found.about, len(found.train)
         if count < s.batch_size:
             raise ValueError(f"a batch of {s.batch_size}, but {found.about} has {count} images; lower it")

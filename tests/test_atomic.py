@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nap.lab.datasets.once import made_once
+from nap.lab.datasets.atomic import atomic_dir
 from nap.lab.datasets.store import DataMissing
 
 
@@ -39,9 +39,9 @@ def test_one_makes_it_and_the_others_wait(tmp_path: Path, capfd: pytest.CaptureF
         writer(made)(empty)
 
     with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(made_once, folder, slow)
+        first = pool.submit(atomic_dir, folder, slow)
         assert begun.wait(20)
-        others = [pool.submit(made_once, folder, slow) for _ in range(2)]
+        others = [pool.submit(atomic_dir, folder, slow) for _ in range(2)]
         said, late = "", time.monotonic() + 10
         while said.count(waiting) < 2 and time.monotonic() < late:
             time.sleep(0.01)
@@ -57,7 +57,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     for name in ("set.0123.part", "settee.0123.part"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "half").write_bytes(b"x" * 1000)
-    made_once(tmp_path / "set", writer([]))
+    atomic_dir(tmp_path / "set", writer([]))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "set.lock", "settee.0123.part"]
 
 
@@ -67,10 +67,10 @@ def test_one_that_fails_leaves_nothing_and_lets_the_next_try(tmp_path: Path) -> 
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
-        made_once(tmp_path / "set", fails)
+        atomic_dir(tmp_path / "set", fails)
     assert [path.name for path in tmp_path.iterdir()] == ["set.lock"]
     made: list[Path] = []
-    assert made_once(tmp_path / "set", writer(made)) == made_once(tmp_path / "set", writer(made))
+    assert atomic_dir(tmp_path / "set", writer(made)) == atomic_dir(tmp_path / "set", writer(made))
     assert len(made) == 1
 
 
@@ -80,11 +80,11 @@ def test_a_damaged_one_is_made_anew(tmp_path: Path, capsys: pytest.CaptureFixtur
     def damage(folder: Path) -> str:
         return "" if (folder / "whole").exists() else "it is not whole"
 
-    folder = made_once(tmp_path / "set", writer(made), damage=damage)
-    assert made_once(folder, writer(made), damage=damage) == folder
+    folder = atomic_dir(tmp_path / "set", writer(made), damage=damage)
+    assert atomic_dir(folder, writer(made), damage=damage) == folder
     assert (len(made), capsys.readouterr().err) == (1, "")
     (folder / "whole").rename(folder / "left over")
-    made_once(folder, writer(made), damage=damage)
+    atomic_dir(folder, writer(made), damage=damage)
     assert len(made) == 2
     assert [path.name for path in folder.iterdir()] == ["whole"]
     assert f"{folder} is damaged (it is not whole) and is made anew" in capsys.readouterr().err
@@ -93,7 +93,7 @@ def test_a_damaged_one_is_made_anew(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_others_may_read_it_as_far_as_the_umask_lets_them(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.mkdir()
-    assert made_once(tmp_path / "set", writer([])).stat().st_mode == plain.stat().st_mode
+    assert atomic_dir(tmp_path / "set", writer([])).stat().st_mode == plain.stat().st_mode
 
 
 def test_where_nothing_can_be_locked_the_way_out_is_named(
@@ -104,5 +104,5 @@ def test_where_nothing_can_be_locked_the_way_out_is_named(
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with pytest.raises(DataMissing, match=r"set.lock cannot be locked \(No locks available\).*NAP_DATA"):
-        made_once(tmp_path / "set", writer([]))
-    made_once(tmp_path, writer([]))  # what is there needs no lock
+        atomic_dir(tmp_path / "set", writer([]))
+    atomic_dir(tmp_path, writer([]))  # what is there needs no lock

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import sys
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from nap.lab.datasets.once import made_once
-from nap.lab.datasets.shard_files import all_shards, rows
+from nap.lab.datasets.atomic import atomic_dir
 from nap.lab.datasets.store import DataMissing, data_home
 
 IMAGES, INDEX = "images.bin", "index.npz"
 
 
-class ShardPictures:
+class ParquetImages:
     """The images of one split, from these shards, and the folder into which `packed` put them."""
 
     def __init__(self, folder: Path, files: Sequence[Path]):
@@ -51,7 +53,7 @@ class ShardPictures:
         return f"row {number - self._firsts[shard]} of {self._shards[shard]} (packed in {self._file})"
 
     @property
-    def mending(self) -> str:
+    def advice(self) -> str:
         return f"fetch that shard again or, if it is good, delete {self._file.parent}; it is packed anew"
 
     @property
@@ -61,10 +63,10 @@ class ShardPictures:
         return digest.hexdigest()
 
 
-def in_shards(folder: Path) -> tuple[ShardPictures, ShardPictures]:
+def load_parquet_images(folder: Path) -> tuple[ParquetImages, ParquetImages]:
     """The images of the train and validation shards, packed if they are not yet."""
     files = {split: all_shards(folder, split) for split in ("train", "validation")}
-    train, validation = (ShardPictures(packed(of, split), of) for split, of in files.items())
+    train, validation = (ParquetImages(pack_shards(of, split), of) for split, of in files.items())
     if validation.classes > train.classes:
         raise DataMissing(
             f"{folder}: the validation shards have a class {validation.classes - 1}, and the train shards "
@@ -73,7 +75,7 @@ def in_shards(folder: Path) -> tuple[ShardPictures, ShardPictures]:
     return train, validation
 
 
-def packed(files: Sequence[Path], split: str) -> Path:
+def pack_shards(files: Sequence[Path], split: str) -> Path:
     """The folder below the data home that holds the images of these shards; it is made where need be.
 
     A shard that was replaced, as its size or time of change tells, is another one.
@@ -101,7 +103,7 @@ def packed(files: Sequence[Path], split: str) -> Path:
             np.savez(out, **index)
             _to_disk(out)
 
-    return made_once(folder, fill, damage=_damage)
+    return atomic_dir(folder, fill, damage=_damage)
 
 
 def _older(folder: Path, files: Sequence[Path]) -> list[Path]:
@@ -168,3 +170,74 @@ def _pack(files: Sequence[Path], out: BinaryIO) -> dict[str, Any]:
         "sums": np.array(sums, np.uint32),
         "shards": np.array([str(file.absolute()) for file in files]),
     }
+
+
+AT_ONCE = 256  # rows read from a shard together
+NUMBERED = re.compile(r"(?P<start>.*?)-(?P<number>\d+)-of-(?P<of>\d+)")  # train-00003-of-00294.parquet
+
+
+def shards(folder: Path, split: str) -> list[Path]:
+    """The parquet files of a split, here or in data/."""
+    found = (sorted(where.glob(f"{split}-*.parquet")) for where in (folder, folder / "data"))
+    return next((files for files in found if files), [])
+
+
+def all_shards(folder: Path, split: str) -> list[Path]:
+    """The same; there must be some, and where their names say of how many, each of those once."""
+    files = shards(folder, split)
+    if not files:
+        raise DataMissing(f"{folder} has no shards {split}-*.parquet; put them beside the others")
+    numbered = [match for file in files if (match := NUMBERED.match(file.name))]
+    for start in {match["start"] for match in numbered}:
+        _check_numbers([match for match in numbered if match["start"] == start], files[0].parent)
+    return files
+
+
+def _check_numbers(found: Sequence[re.Match[str]], where: Path) -> None:
+    start, of = found[0].group("start", "of")
+    if other := next((match for match in found if match["of"] != of), None):
+        raise DataMissing(
+            f"{where} has shards of two exports, {found[0].string} and {other.string}; keep those of one"
+        )
+    times = Counter(int(match["number"]) for match in found)
+    first = 1 if int(of) in times else 0  # most count from 0
+    for number in range(first, first + int(of)):
+        if times[number] == 0:
+            name = f"{start}-{number:0{len(of)}}-of-{of}.parquet"
+            raise DataMissing(f"{where} has {len(found)} of {int(of)} {start} shards; fetch {name}")
+        if times[number] > 1:
+            names = [match.string for match in found if int(match["number"]) == number]
+            raise DataMissing(f"{where} has the same shard twice, {' and '.join(names)}; keep one of them")
+
+
+def rows(file: Path) -> Iterator[tuple[bytes | None, int | None]]:
+    """Image and label of each row of a shard."""
+    arrow, parquet = _pyarrow()
+    try:
+        with parquet.ParquetFile(file) as shard:
+            schema = shard.schema_arrow
+            kinds = {
+                name: str(schema.field(name).type) for name in ("image", "label") if name in schema.names
+            }
+            if "label" not in kinds or "bytes" not in kinds.get("image", ""):
+                raise DataMissing(
+                    f"{file} has the columns {', '.join(schema.names)}; expected image, with bytes and "
+                    "path in it, and label"
+                )
+            for batch in shard.iter_batches(AT_ONCE, columns=["image", "label"]):
+                images, labels = batch.column("image").field("bytes"), batch.column("label")
+                yield from zip(images.to_pylist(), labels.to_pylist(), strict=True)
+    except (arrow.ArrowException, OSError) as error:
+        raise DataMissing(
+            f"{file} cannot be read ({' '.join(str(error).split())}); fetch it again"
+        ) from error
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        return import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise DataMissing(
+            "parquet shards are read with pyarrow, which is not installed: "
+            "pip install 'normalize-and-project[imagenet]'"
+        ) from error

@@ -1,21 +1,41 @@
-"""Folders that are made once: whole, or not at all, by one process while the others wait for it."""
+"""Files and folders that are there whole or not at all, whoever is killed while making them."""
 
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from glob import escape
 from pathlib import Path
 from uuid import uuid4
 
 from nap.lab.datasets.store import DataMissing
 
+ABANDONED = 24 * 3600  # seconds after which nobody writes to a file any more
 
-def made_once(
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A path to write to. What is there at the end replaces `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for old in path.parent.glob(f"{glob.escape(path.name)}.*.part"):  # of a process that was killed
+        if time.time() - old.stat().st_mtime > ABANDONED:
+            old.unlink(missing_ok=True)
+    aside = path.with_name(f"{path.name}.{uuid4().hex}.part")
+    try:
+        yield aside
+        with aside.open("rb+") as file:
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def atomic_dir(
     folder: Path, make: Callable[[Path], None], *, damage: Callable[[Path], str] = lambda folder: ""
 ) -> Path:
     """`folder`; where it is not there yet, `make` fills an empty one, which then takes its place.
@@ -32,7 +52,7 @@ def made_once(
                 return folder
             print(f"{folder} is damaged ({reason}) and is made anew", file=sys.stderr)
             shutil.rmtree(folder)
-        for killed in folder.parent.glob(f"{escape(folder.name)}.*.part"):  # nobody else makes one now
+        for killed in folder.parent.glob(f"{glob.escape(folder.name)}.*.part"):  # nobody else makes one now
             shutil.rmtree(killed, ignore_errors=True)
         aside = folder.with_name(f"{folder.name}.{uuid4().hex}.part")
         try:

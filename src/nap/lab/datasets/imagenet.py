@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nap.lab.datasets.images import Images
-from nap.lab.datasets.once import made_once
-from nap.lab.datasets.picture_folders import in_folders
-from nap.lab.datasets.picture_shards import in_shards
-from nap.lab.datasets.pictures import Pictures, imaging
-from nap.lab.datasets.shard_files import shards
-from nap.lab.datasets.splits import split
+from nap.lab.datasets.atomic import atomic_dir
+from nap.lab.datasets.image_files import EncodedImages, load_image_folders, pillow_image
+from nap.lab.datasets.images import Images, split
+from nap.lab.datasets.parquet_images import load_parquet_images, shards
 from nap.lab.datasets.store import DataMissing, data_home
 from nap.lab.files import expanded
 
@@ -26,33 +23,33 @@ WAY_OUT = (
 
 
 @dataclass(frozen=True, eq=False)
-class PictureSet:
+class ImageNetData:
     """Images to learn from and images to be judged on. `about` is what rows call them."""
 
     about: str
-    train: Pictures
-    test: Pictures
+    train: EncodedImages
+    test: EncodedImages
 
 
-def picture_set(data: str, folder: str = "") -> PictureSet:
+def load_imagenet(data: str, folder: str = "") -> ImageNetData:
     """ImageNet, from `folder` or from the data home; or a stand-in, written there as files the first time."""
-    imaging()  # without Pillow this fails here, and not in a process that decodes
+    pillow_image()  # without Pillow this fails here, and not in a process that decodes
     if data in STAND_INS:
-        return PictureSet(f"{data} (stand-in)", *in_folders(stand_in(data)))
+        return ImageNetData(f"{data} (stand-in)", *load_image_folders(stand_in(data)))
     where = expanded(folder) if folder else data_home() / IMAGENET
     train, test = _found(where)
     sizes = (train.classes, len(train), len(test))
     about = f"{where.resolve().name} ({sizes[0]} classes, {sizes[1]} + {sizes[2]} images)"
-    return PictureSet(IMAGENET if sizes == IMAGENET_SIZES else about, train, test)
+    return ImageNetData(IMAGENET if sizes == IMAGENET_SIZES else about, train, test)
 
 
-def _found(where: Path) -> tuple[Pictures, Pictures]:
+def _found(where: Path) -> tuple[EncodedImages, EncodedImages]:
     if not where.is_dir():
         raise DataMissing(f"there are no images in {where}: no such folder. {WAY_OUT}")
     if (where / "train").is_dir() or (where / "val").is_dir():
-        return in_folders(where)
+        return load_image_folders(where)
     if shards(where, "train") or shards(where, "validation"):
-        return in_shards(where)
+        return load_parquet_images(where)
     raise DataMissing(f"{where} has neither train/ and val/ nor parquet shards in it. {WAY_OUT}")
 
 
@@ -64,12 +61,12 @@ def stand_in(name: str) -> Path:
         for part, images in zip(("train", "val"), split(name), strict=True):
             _write(images, empty / part, size)
 
-    return made_once(data_home() / "stand-ins" / f"{name}-{size}", fill)
+    return atomic_dir(data_home() / "stand-ins" / f"{name}-{size}", fill)
 
 
 def _write(images: Images, folder: Path, size: int) -> None:
     """Each image as a PNG file of this width and height, in the folder of its class."""
-    pillow = imaging()
+    pillow = pillow_image()
     for label in range(images.classes):
         (folder / str(label)).mkdir(parents=True)
     for number, (pixels, label) in enumerate(zip(images.pixels, images.labels.tolist(), strict=True)):
