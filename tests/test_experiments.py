@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nap.lab import rows as row_files
 from nap.lab.claims import CLAIMS, judge
-from nap.lab.claims.fig4 import METHODS as CLAIMED_METHODS
+from nap.lab.experiments.fig4.claims import METHODS as CLAIMED_METHODS
 from nap.lab.datasets.catalog import find_images
 from nap.lab.experiments import fig1, fig2, fig4, revival, stats
 from nap.lab.experiments.experiment import experiments

@@ -6,7 +6,7 @@ import numpy as np
 
 from nap.lab.metrics.atari57 import ATARI57
 from nap.lab.report import rainbow
-from nap.lab.report.suite import final_scores, summary
+from nap.lab.experiments.fig5_suite.figure import final_scores, summary
 from nap.lab.rows import Rows
 
 FOUR = ("Rainbow", "LayerNorm", "NaP", "NaP + schedule")

@@ -19,7 +19,7 @@ from nap.lab.loops.supervised.run import VisionWork
 from nap.lab.loops.supervised.settings import Seeing
 from nap.lab.loops.supervised.viewing import Viewing
 from nap.lab.loops.supervised.viewing_run import ViewingWork
-from nap.lab.report.vision import cifar
+from nap.lab.experiments.common.images.figure import cifar
 from nap.lab.rows import Rows
 from nap.schedules import weight_decay_rates
 from small_pictures import write_folders
