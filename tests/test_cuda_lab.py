@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from nap.lab.datasets.images import load
-from nap.lab.loops.population.arms import FRESH, LAYER_NORM, METHODS, NAP, NO_NORM, RESCALED, Arm
+from nap.lab.loops.population.arms import FRESH, LAYER_NORM, NAP, NO_NORM, RESCALED, Arm
+from nap.lab.loops.population.build import METHODS
 from nap.lab.loops.population.continual import ArmRun, ContinualRun
 from nap.lab.loops.population.learner import member_norms
 from nap.lab.loops.population.settings import Continual

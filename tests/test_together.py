@@ -21,6 +21,7 @@ from nap.lab.cli import main
 from nap.lab.experiments.table1_cifar import DEMO, runs
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.loops.supervised.build import build
 from nap.lab.loops.supervised.run import VisionWork
 from nap.lab.loops.supervised.settings import Seeing
 from nap.lab.loops.supervised.stackable import stackable
@@ -157,11 +158,12 @@ def test_gradients_in_bfloat16_are_as_near_to_the_true_ones_as_pytorch_s(arm: Vi
     torch.manual_seed(0)
     images, labels = torch.randn(32, 3, 16, 16, device=DEVICE), torch.arange(32, device=DEVICE) % 10
     images = images.bfloat16().float()
-    model, _ = arm.build(
+    model, _ = build(
+        arm,
         lambda: vgg((3, 16, 16), 10, channels=(64, 64, 0, 128), mean=True, hidden=(), batch_norm=True),
         images[:2].cpu(),
     )
-    model = model.to(DEVICE).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    model = model.to(DEVICE).to(memory_format=torch.channels_last).train()
     with torch.no_grad():
         for weight in (p for p in model.parameters() if p.ndim > 1):
             weight.copy_(weight.bfloat16())

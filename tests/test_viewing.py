@@ -25,6 +25,7 @@ from nap.lab.experiments.table1_imagenet import EXPERIMENT, PAPER
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised import classifier, viewing_run
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.loops.supervised.build import resnet_factory
 from nap.lab.loops.supervised.loading import workers_for
 from nap.lab.loops.supervised.looks import Looks, middle_box, random_box
 from nap.lab.loops.supervised.viewing import Viewing
@@ -331,7 +332,7 @@ def test_the_papers_settings_ask_for_the_papers_network() -> None:
         "nap-seed-0",
     ]
     with torch.device("meta"):
-        network = PAPER.make(1000)()
+        network = resnet_factory(PAPER, 1000)()
         assert network(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
     a_pass = 1_281_167 // 256
     rates = [PAPER.rate(step, a_pass) for step in range(90 * a_pass)]

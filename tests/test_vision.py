@@ -27,6 +27,7 @@ from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised import classifier, trainer
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
 from nap.lab.loops.supervised.augment import Crops, Edges, with_edge
+from nap.lab.loops.supervised.build import vgg_factory
 from nap.lab.loops.supervised.run import VisionWork
 from nap.lab.loops.supervised.settings import Seeing
 from nap.lab.models.vgg import vgg
@@ -287,7 +288,7 @@ def test_settings_can_be_chosen_without_the_images_for_tests() -> None:
 @pytest.mark.parametrize("hidden", [(), (16,)])
 def test_the_last_map_can_be_averaged(hidden: tuple[int, ...]) -> None:
     config = replace(TINY, channels=(4, 0, 8), hidden=hidden, mean=True)
-    body, image = config.make((1, 8, 8), 10)().get_submodule("body"), torch.randn(2, 1, 8, 8)
+    body, image = vgg_factory(config, (1, 8, 8), 10)().get_submodule("body"), torch.randn(2, 1, 8, 8)
     assert isinstance(body, torch.nn.Sequential)
     at = [type(module) for module in body].index(torch.nn.Flatten)
     maps = body[: at - 1](image)

@@ -13,7 +13,7 @@ import torch
 from nap.lab.datasets.images import DataMissing
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.runner.work import NotFinite
-from nap.methods.contract import check_range
+from nap.validation import check_range
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nap.methods.draws import Generators
 from nap.methods.moments import moments_of
+from nap.validation import check_range as check_range
 from nap.weights import Role, weight_groups
 
 
@@ -122,10 +123,3 @@ class Elementwise(Method):
         if not hasattr(self, "_names"):
             raise ValueError(f"{type(self).__name__} has roles to look up; call prepare_(model) first")
         return {name: p for name, p in parameters.items() if name in self._names}
-
-
-def check_range(owner: object, name: str, value: float, low: float, high: float = float("inf")) -> None:
-    """Raises unless low ≤ value ≤ high; NaN is outside every range."""
-    if not low <= value <= high:
-        bounds = f"at least {low}" if high == float("inf") else f"between {low} and {high}"
-        raise ValueError(f"{type(owner).__name__}({name}={value}): {name} must be {bounds}")

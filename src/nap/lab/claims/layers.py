@@ -6,8 +6,8 @@ import numpy as np
 
 from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
 from nap.lab.claims.effects import CONSTANT, FALLS, GROWS, every, ratio
-from nap.lab.experiments.common.rainbow.claims import LAYER_NORM, NAP, games_of
 from nap.lab.claims.samples import Samples, together
+from nap.lab.experiments.common.rainbow.claims import LAYER_NORM, NAP, games_of
 from nap.lab.rows import Rows
 
 TOGETHER = {"norm": "joint_norm", "effective_rate": "joint_rate"}  # of a noisy layer's means and noise

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from nap.lab.claims.claim import Claim, Evidence, Region
-from nap.lab.claims.effects import GROWS, RAPID, TENTH, decide, ratio
-from nap.lab.experiments.common.rainbow.claims import SEVERAL, factors, per_game
-from nap.lab.claims.effects import at_least
-from nap.lab.experiments.common.rainbow.claims import FINAL, LAYER_NORM, NAP, RAINBOW, WHOLE, arms, lead, learnt, scores
+from nap.lab.claims.effects import GROWS, RAPID, TENTH, at_least, decide, ratio
 from nap.lab.claims.samples import Samples
+from nap.lab.experiments.common.rainbow.claims import (
+    FINAL,
+    LAYER_NORM,
+    NAP,
+    RAINBOW,
+    SEVERAL,
+    WHOLE,
+    arms,
+    factors,
+    lead,
+    learnt,
+    per_game,
+    scores,
+)
 from nap.lab.metrics.aggregate import iqm
 
 RARELY, NO_OFFSETS = f"{NAP}, projected rarely", f"{NAP}, no offsets"

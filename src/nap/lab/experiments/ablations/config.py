@@ -9,7 +9,7 @@ from nap.lab.experiments.common.rainbow.config import RainbowConfig, adapt
 from nap.lab.experiments.fig3 import config as fig3
 from nap.lab.experiments.minatar import config as minatar
 from nap.lab.loops.rainbow.games import MINATAR
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 ArmName = Literal[
     "NaP",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from nap.lab.aliases import slug
 from nap.lab.datasets.images import load
 from nap.lab.experiments.experiment import Run
 from nap.lab.loops.population.arms import Arm
@@ -105,12 +105,3 @@ def arm_run(
         return kind(what, load(config.data, count=config.images or None), device)
 
     return Run(slug(name), what, start)
-
-
-def slug(name: str) -> str:
-    """A folder's name.
-
-    >>> slug("LayerNorm, rescaled each task")
-    'layernorm-rescaled-each-task'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nap.lab.experiments.common.runs import arm_run, at_task_changes, slug
+from nap.lab.aliases import slug
+from nap.lab.experiments.common.runs import arm_run, at_task_changes
 from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.fig1.config import (
     AFFINE_ARMS,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nap.lab.loops.population.settings import Network
-from nap.methods.contract import check_range
 from nap.rates.twins import TwinMode
+from nap.validation import check_range
 
 MODES: dict[str, TwinMode] = {
     "exact": "exact",

@@ -12,6 +12,7 @@ from nap.lab.datasets.streams import batches
 from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.fig2.config import MODES, Fig2Config
 from nap.lab.loops.population.arms import LAYER_NORM
+from nap.lab.loops.population.build import network_factory
 from nap.lab.loops.population.continual import best_strategy, skeleton_of
 from nap.lab.loops.population.coupling import Coupling
 from nap.lab.loops.population.learner import Learner, Recipe
@@ -29,7 +30,7 @@ class TwinRun:
     def __init__(self, config: Fig2Config, data: Images, device: torch.device):
         dtype = getattr(torch, config.precision)
         images = data.normalised(dtype).to(device)
-        make = continual(config).make(images.shape[1:], data.classes)
+        make = network_factory(continual(config), images.shape[1:], data.classes)
         self.config, self.seeds = config, list(range(config.seeds))
         self.skeleton = skeleton_of(make, LAYER_NORM, Method(), images[:2].cpu(), dtype).to(device)
         initial = initial_values(self.skeleton, make, self.seeds, device)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
+from nap.lab.claims.claim import Claim, Evidence, Region
 from nap.lab.claims.effects import (
     CONSTANT,
     FALLS,
@@ -18,32 +16,30 @@ from nap.lab.claims.effects import (
     decide,
     ratio,
 )
+from nap.lab.claims.samples import Samples
 from nap.lab.experiments.common.rainbow.claims import (
-    SEVERAL, factors, per_game, sharp, gain,
     BETTER,
     FINAL,
     FIRST,
     LAYER_NORM,
     NAP,
     SCHEDULED,
+    SEVERAL,
     WORSE,
-    Scores,
-    Window,
     ahead,
     arms,
-    games_of,
+    factors,
+    gain,
     lead,
     learnt,
+    per_game,
     scores,
+    sharp,
 )
-from nap.lab.claims.samples import Samples, together
 from nap.lab.metrics.aggregate import iqm
-from nap.lab.rows import Rows
 
 CAPTION, TEXT, APPENDIX = "Figure 3, caption", "Section 4.2", "Appendix C.1"
 BEFORE_END, AFTER_END = (0.35, 0.45), (0.55, 0.65)  # the schedule ends halfway through training
-
-
 
 
 def growth(samples: Samples, metric: str, arm: str, needs: Region) -> Evidence:
@@ -67,8 +63,6 @@ def closes_gap(samples: Samples) -> Evidence:
     needs = Region(low=-TENTH * learnt(float(iqm(levels[:, 1])), LAYER_NORM))
     what = "IQM over games at the end of training, NaP + schedule less LayerNorm"
     return lead(what, levels, needs, found.unit)
-
-
 
 
 def stalls(samples: Samples) -> Evidence:
@@ -98,10 +92,6 @@ def outperforms(samples: Samples) -> Evidence:
         return decide(what, gap, Region(low=(RAPID - 1) * reference), unit=found.unit)
 
     return at_least(SEVERAL, per_game(found, decided))
-
-
-
-
 
 
 def late_jump(samples: Samples) -> Evidence:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from nap.lab.experiments.common.rainbow.config import EVERY_THIRD, RainbowConfig
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 ArmName = Literal["Rainbow", "LayerNorm", "NaP", "NaP + schedule"]
 

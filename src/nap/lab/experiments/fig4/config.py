@@ -13,7 +13,7 @@ from nap.lab.loops.population.settings import (
     TaskChanges,
     Tasks,
 )
-from nap.methods.contract import check_range
+from nap.validation import check_range
 
 HIDDEN = {"mlp": 512, "cnn": 256}
 Method = Literal["none", "L2", "regenerative", "shrink and perturb", "ReDo", "leaky ReLU", "Langevin"]

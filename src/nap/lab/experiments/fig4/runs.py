@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nap.lab.experiments.common.runs import arm_run, at_task_changes, slug
+from nap.lab.aliases import slug
+from nap.lab.experiments.common.runs import arm_run, at_task_changes
 from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.fig4.config import HIDDEN, Fig4Config
 from nap.lab.loops.population.arms import LAYER_NORM, Arm

@@ -9,9 +9,19 @@ from collections.abc import Callable
 
 from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
 from nap.lab.claims.effects import LEARNT, RAPID, TENTH, decide, every
-from nap.lab.experiments.common.rainbow.claims import per_game
-from nap.lab.experiments.common.rainbow.claims import BETTER, LAYER_NORM, NAP, RAINBOW, WHOLE, Scores, lead, learnt, scores
 from nap.lab.claims.samples import Samples
+from nap.lab.experiments.common.rainbow.claims import (
+    BETTER,
+    LAYER_NORM,
+    NAP,
+    RAINBOW,
+    WHOLE,
+    Scores,
+    lead,
+    learnt,
+    per_game,
+    scores,
+)
 from nap.lab.metrics.aggregate import iqm
 from nap.lab.rows import Rows
 

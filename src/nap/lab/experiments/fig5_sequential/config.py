@@ -9,7 +9,7 @@ from nap.lab.experiments.common.rainbow.config import RainbowConfig, adapt
 from nap.lab.experiments.fig3 import config as fig3
 from nap.lab.loops.rainbow.settings import Changes
 from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, RAINBOW
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 CONTINUAL = tuple(
     replace(variant, schedule="cosine", affine="decay" if variant.project else "free")

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from nap.lab.claims.claim import Claim
-from nap.lab.experiments.common.rainbow.claims import BETTER, LAYER_NORM, NAP, RAINBOW, SCHEDULED, WORSE, ahead
+from nap.lab.experiments.common.rainbow.claims import (
+    BETTER,
+    LAYER_NORM,
+    NAP,
+    RAINBOW,
+    SCHEDULED,
+    WORSE,
+    ahead,
+)
 
 TEXT = "Section 5.3; Figure 5, right"
 CLAIMS = (

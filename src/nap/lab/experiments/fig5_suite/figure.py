@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from nap.lab.experiments.common.rainbow.figure import ARMS
 from nap.lab.metrics.aggregate import AGGREGATES, stratified_interval
 from nap.lab.metrics.atari57 import ATARI57, human_normalised
 from nap.lab.report.markup import Html, element, join, table
-from nap.lab.experiments.common.rainbow.figure import ARMS
 from nap.lab.report.style import looks
 from nap.lab.rows import Rows
 

@@ -6,9 +6,21 @@ import numpy as np
 
 from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
 from nap.lab.claims.effects import LEARNT, TENTH, decide
-from nap.lab.experiments.common.rainbow.claims import gain, sharp
-from nap.lab.experiments.common.rainbow.claims import BETTER, FINAL, FIRST, WHOLE, WORSE, Window, arms, lead, learnt, scores
 from nap.lab.claims.samples import Samples, Series
+from nap.lab.experiments.common.rainbow.claims import (
+    BETTER,
+    FINAL,
+    FIRST,
+    WHOLE,
+    WORSE,
+    Window,
+    arms,
+    gain,
+    lead,
+    learnt,
+    scores,
+    sharp,
+)
 from nap.lab.metrics.aggregate import iqm
 
 ENDS = (0.25, 0.5, 0.75, 1.0)

@@ -15,7 +15,7 @@ from nap.lab.loops.language.arms import (
     PROJECTION_ONLY,
 )
 from nap.lab.loops.language.settings import Copying, Network, Training, copies
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 ARMS = (BASELINE, PROJECTION_ONLY, NORM_ONLY, NAP, NAP_NO_SCALE, NORM_ONLY_RMS, NAP_RMS)
 ArmName = Literal[

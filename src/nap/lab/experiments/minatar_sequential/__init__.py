@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from nap.lab.experiments.experiment import Experiment
 from nap.lab.experiments.minatar.config import TUNING
 from nap.lab.experiments.minatar_sequential.config import DEMO, PAPER, SMALL

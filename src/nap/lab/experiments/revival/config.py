@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from nap.lab.loops.population.settings import OneNetwork, TaskChanges
-from nap.methods.contract import check_range
+from nap.validation import check_range
 
 NORMS = {"none": "none", "LayerNorm": "layer", "RMSNorm": "rms"}
 

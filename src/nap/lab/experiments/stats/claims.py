@@ -11,8 +11,8 @@ import numpy as np
 
 from nap.lab.claims.claim import Claim, Evidence, Region
 from nap.lab.claims.effects import CONSTANT, GROWS, decide, every, growth, ratio
-from nap.lab.experiments.fig4.claims import APART, METHODS
 from nap.lab.claims.samples import Samples, together
+from nap.lab.experiments.fig4.claims import APART, METHODS
 
 FIGURE = "Figure of Appendix C.2"
 

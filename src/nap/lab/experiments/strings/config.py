@@ -15,7 +15,7 @@ from nap.lab.loops.language.arms import (
 )
 from nap.lab.loops.language.settings import Memorising
 from nap.lab.loops.population.settings import TaskChanges
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 ARMS = (BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE, NORM_ONLY_RMS, NAP_RMS)
 ArmName = Literal["baseline", "norm only", "NaP", "NaP, no scale", "norm only, RMSNorm", "NaP, RMSNorm"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from nap.lab.experiments.common.sequences import ARMS
 from nap.lab.report.markup import Html, element, join, table
 from nap.lab.report.panels import Figure, Measure, panel
-from nap.lab.experiments.common.sequences import ARMS
 from nap.lab.report.style import Look, looks
 from nap.lab.rows import Rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from nap.methods.contract import check_range
+from nap.validation import check_range
 
 Gate = Literal["value", "relu"]
 

@@ -23,7 +23,7 @@ from nap.lab.loops.language.language import Reading, ReadingWork
 from nap.lab.loops.language.scoring import answers, require_room, summary
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.crew import here
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 Row = dict[str, Any]
 Exam = Windows | list[Question]

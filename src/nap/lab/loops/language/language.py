@@ -16,8 +16,8 @@ from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.crew import here
 from nap.lab.runner.work import OtherInputs
 from nap.lab.seeds import check_seeds
-from nap.methods.contract import check_range as check
 from nap.schedules import warmup_cosine_value
+from nap.validation import check_range as check
 
 Row = dict[str, Any]
 WORTH_COMPILING = 500  # updates of a run; a guess, not measured yet

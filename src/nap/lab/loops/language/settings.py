@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nap.lab.loops.population.settings import OptimizerState
 from nap.lab.models.transformer import BackboneNorm, Branches, Positions, Transformer
 from nap.lab.seeds import check_seeds
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from nap.lab.loops.common.graph import at_once, captured, compiled
 from nap.lab.loops.common.watch import Watch
 from nap.lab.loops.rainbow import c51
 from nap.lab.loops.rainbow.evaluation import greedy
+from nap.lab.loops.rainbow.networks import Built
 from nap.lab.loops.rainbow.replay import Batch, Replay
 from nap.lab.loops.rainbow.settings import Agent
-from nap.lab.loops.rainbow.variants import Built
 from nap.lab.models.rainbow_net import noise_of
 
 PRIORITY_LIMIT = 100.0

@@ -18,6 +18,7 @@ from nap.lab.loops.rainbow.actor import Actor
 from nap.lab.loops.rainbow.evaluation import LANES, evaluate
 from nap.lab.loops.rainbow.games import Games, make
 from nap.lab.loops.rainbow.learner import Learner
+from nap.lab.loops.rainbow.networks import build
 from nap.lab.loops.rainbow.playing import Scoreboard, deliver_
 from nap.lab.loops.rainbow.replay import Replay
 from nap.lab.loops.rainbow.settings import AgentRun
@@ -77,7 +78,7 @@ class RainbowRun:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_number("start", what.seed))
             example = torch.randint(0, 256, (2, settings.stack, *shape)).float().to(device)
-            built = self.variant.build(net, example)
+            built = build(self.variant, net, example)
         cuda = device.type == "cuda"
         graph = cuda if graph is None else graph
         if compile_ is None:

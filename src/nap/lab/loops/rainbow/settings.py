@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nap.lab.loops.rainbow.variants import Variant
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 
 @dataclass(frozen=True)

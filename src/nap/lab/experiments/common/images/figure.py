@@ -7,11 +7,11 @@ from functools import partial
 import numpy as np
 
 from nap.lab.experiments.common.images.claims import ImageTable
+from nap.lab.experiments.common.sequences import ARMS
 from nap.lab.experiments.table1_cifar.claims import CIFAR
 from nap.lab.experiments.table1_imagenet.claims import IMAGENET
 from nap.lab.report.markup import Html, element, join, table
 from nap.lab.report.panels import Figure, Measure, panel
-from nap.lab.experiments.common.sequences import ARMS
 from nap.lab.report.style import DASHED, GREEN, Look, looks
 from nap.lab.rows import Rows
 

@@ -145,7 +145,6 @@ def ahead(samples: Samples, ours: str, *others: str, name: str = "IQM", needs: R
 BETTER, WORSE = Region(low=0), Region(high=0)
 
 
-
 def factors(samples: Samples, metric: str, *names: str) -> np.ndarray:
     """By which factor a metric changes over training, geometric mean over games: (seeds, arms)."""
     games = games_of(samples)

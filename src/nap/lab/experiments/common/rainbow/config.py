@@ -9,7 +9,7 @@ from nap.lab.loops.rainbow.atari import GAMES
 from nap.lab.loops.rainbow.games import BUILT_IN
 from nap.lab.loops.rainbow.settings import Agent
 from nap.lab.loops.rainbow.variants import Variant
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 EVERY_THIRD = GAMES[::3]  # in the order of the alphabet, as in the paper's appendix on learning rates
 
