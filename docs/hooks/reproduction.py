@@ -24,10 +24,11 @@ from typing import Any
 
 from nap.lab.claims import Verdict
 from nap.lab.claims.printed import summary
-from nap.lab.experiments.experiment import MODULES, Experiment, experiments
+from nap.lab.experiments import MODULES, experiments
+from nap.lab.experiments.experiment import Experiment
 from nap.lab.report.facts import find_groups
 from nap.lab.report.figure_html import figure_html
-from nap.lab.report.sections import Part, figures_of, parts_of
+from nap.lab.report.sections import Part, parts_of
 from nap.lab.report.style import number
 from nap.lab.report.verdicts import claims_table, counts
 
@@ -170,7 +171,7 @@ def findings(pattern: str) -> str:
 
 def verdicts(name: str) -> str:
     """Claims and figures from the rows in evidence/, scale by scale."""
-    parts = [(archive, part) for archive, part in judged() if part.section.name == name]
+    parts = [(archive, part) for archive, part in judged() if part.experiment.name == name]
     if not parts:
         return (
             "There are no rows of this experiment in `evidence/` yet, so nothing can be judged here. "
@@ -183,7 +184,7 @@ def verdicts(name: str) -> str:
         variant = f" ({found})" if (found := variant_in(archive)) else ""
         again = f"tar xf evidence/{archive} && nap claims {packed}"
         _html[place] = _drawn(part, place)
-        missing = part.section.missing(part.group.rows)
+        missing = part.missing
         lacks = f"\n\nNo rows for: {' · '.join(missing)}." if missing else ""
         texts.append(
             f"### Verdicts at scale {scale}{variant}\n\n{summary(part.results)} Decided on the rows in "
@@ -195,10 +196,8 @@ def verdicts(name: str) -> str:
 
 
 def _drawn(part: Part, place: str) -> str:
-    rows = part.group.rows
-    figures = [replace(figure, name=f"{place}-{figure.name}") for figure in figures_of(part.section, rows)]
-    numbers = part.section.table(rows)
-    html = [claims_table(part.results), *([numbers] if numbers else []), *map(figure_html, figures)]
+    figures = [replace(figure, name=f"{place}-{figure.name}") for figure in part.figures]
+    html = [claims_table(part.results), *([part.table] if part.table else []), *map(figure_html, figures)]
     return '<div class="from-rows" data-search-exclude>' + "\n".join(html) + "</div>"
 
 
@@ -239,7 +238,7 @@ def summary_table(_: str) -> str:
         name, found = archive.partition(".")[0], counts(part.results)
         failed = dict.fromkeys(claim.says for claim, evidence in part.results if evidence.verdict == FAILS)
         seeds = len(part.group.rows.unique("seed"))
-        page = f"[{part.section.name}](reproduce/{part.section.name}.md), `{name}`"
+        page = f"[{part.experiment.name}](reproduce/{part.experiment.name}.md), `{name}`"
         numbers = " / ".join(str(found[verdict]) for verdict in (HOLDS, FAILS, UNCLEAR))
         lines.append(f"| {page} | {seeds} | {numbers} | {' '.join(failed) or '–'} |")
     return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -44,6 +44,11 @@ class Tuning:
     over: Literal["all", "last"] = "all"  # the mean over all rows of a seed that have it, or the last of them
     changes: Mapping[str, Any] = field(default_factory=dict)  # settings for tuning alone: images held out
     setting: ClassVar[str] = "learning_rate"  # what is tuned
+
+
+def arm_names(arms: Iterable[Any]) -> tuple[str, ...]:
+    """The names of arms, in their order."""
+    return tuple(arm.name for arm in arms)
 
 
 def _in_its_package(config: Any) -> list[Run]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nap.lab.claims.claim import Claim, Evidence, Region
 from nap.lab.claims.effects import GROWS, RAPID, TENTH, at_least, decide, ratio
 from nap.lab.claims.samples import Samples
+from nap.lab.experiments.ablations.config import LAYER_NORM_DECAY, NO_OFFSETS, RAINBOW_DECAY, RARELY
 from nap.lab.experiments.common.rainbow.claims import (
     FINAL,
     LAYER_NORM,
@@ -21,8 +22,6 @@ from nap.lab.experiments.common.rainbow.claims import (
 )
 from nap.lab.metrics.aggregate import iqm
 
-RARELY, NO_OFFSETS = f"{NAP}, projected rarely", f"{NAP}, no offsets"
-LAYER_NORM_DECAY, RAINBOW_DECAY = f"{LAYER_NORM}, weight decay", f"{RAINBOW}, weight decay"
 METHOD, FOOTNOTE = "Section 3.3", "Section 3.3, footnote"
 
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.common.rainbow.config import RainbowConfig, adapt
 from nap.lab.experiments.fig3 import config as fig3
 from nap.lab.experiments.minatar import config as minatar
 from nap.lab.loops.rainbow.games import MINATAR
+from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, RAINBOW
 from nap.validation import check_range as check
 
-ArmName = Literal[
-    "NaP",
-    "NaP, projected rarely",
-    "NaP, no offsets",
-    "LayerNorm",
-    "LayerNorm, weight decay",
-    "Rainbow",
-    "Rainbow, weight decay",
-]
+RARELY, NO_OFFSETS = f"{NAP.name}, projected rarely", f"{NAP.name}, no offsets"
+LAYER_NORM_DECAY, RAINBOW_DECAY = f"{LAYER_NORM.name}, weight decay", f"{RAINBOW.name}, weight decay"
+ARMS = (NAP.name, RARELY, NO_OFFSETS, LAYER_NORM.name, LAYER_NORM_DECAY, RAINBOW.name, RAINBOW_DECAY)
+if TYPE_CHECKING:
+    ArmName = str
+else:
+    ArmName = Literal[ARMS]
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class AblationsConfig(RainbowConfig):
 
     games: tuple[str, ...] = MINATAR
     """games, each with agents of its own: MinAtar's, Atari ROM names, or catch, which is built in"""
-    arms: tuple[ArmName, ...] = get_args(ArmName)
+    arms: tuple[ArmName, ...] = ARMS
     """arms to train; NaP has the linear schedule, which ends halfway"""
     rarely: int = 1_000
     """updates between two projections, where they are rare"""

@@ -21,10 +21,12 @@ from nap.lab.claims.effects import (
     skill_of,
 )
 from nap.lab.claims.samples import Samples, together
+from nap.lab.experiments.experiment import arm_names
+from nap.lab.experiments.fig1.config import PAPERS_ARMS
+from nap.lab.loops.population.arms import NAP_NO_AFFINE
 
-NO_NORM, LAYER_NORM = "no norm", "LayerNorm"
-RESCALED, NAP, FRESH = "LayerNorm, rescaled each task", "NaP", "fresh"
-NO_AFFINE = "NaP, no affine"
+NO_NORM, LAYER_NORM, RESCALED, NAP, FRESH, _ = arm_names(PAPERS_ARMS)
+NO_AFFINE = NAP_NO_AFFINE.name
 CAPTION, TEXT = "Figure 1, caption", "Section 3.2"
 APART = ("optimizer_state",)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
+from nap.lab.experiments.experiment import arm_names
 from nap.lab.loops.population.arms import (
     FRESH,
     FRESH_NO_NORM,
@@ -20,22 +21,13 @@ from nap.lab.loops.population.arms import (
 )
 from nap.lab.loops.population.settings import OneNetwork, Projected, TaskChanges
 
-ARMS = (NO_NORM, LAYER_NORM, RESCALED, NAP, FRESH, FRESH_NO_NORM)
+PAPERS_ARMS = (NO_NORM, LAYER_NORM, RESCALED, NAP, FRESH, FRESH_NO_NORM)
 AFFINE_ARMS = (NAP_FREE, NAP_JOINT, NAP_WEAK_PULL, NAP_PULL, NAP_NO_AFFINE)
-ArmName = Literal[
-    "no norm",
-    "LayerNorm",
-    "LayerNorm, rescaled each task",
-    "NaP",
-    "fresh",
-    "fresh, no norm",
-    "NaP, affine free",
-    "NaP, affine joint",
-    "NaP, affine pulled 1e-4",
-    "NaP, affine pulled 1e-3",
-    "NaP, no affine",
-]
-PAPERS_ARMS = get_args(ArmName)[: len(ARMS)]
+ARMS = (*PAPERS_ARMS, *AFFINE_ARMS)
+if TYPE_CHECKING:
+    ArmName = str
+else:
+    ArmName = Literal[arm_names(ARMS)]
 DQN_STYLE = (32, 32, 64, 64)
 
 
@@ -43,7 +35,7 @@ DQN_STYLE = (32, 32, 64, 64)
 class Fig1Config(OneNetwork, Projected, TaskChanges):
     """Settings of Figure 1."""
 
-    arms: tuple[ArmName, ...] = (*PAPERS_ARMS, "NaP, no affine")
+    arms: tuple[ArmName, ...] = arm_names([*PAPERS_ARMS, NAP_NO_AFFINE])
     """arms to train"""
 
     def __post_init__(self) -> None:
@@ -72,4 +64,4 @@ SMALL = replace(
 DIGITS = replace(
     SMALL, data="digits", images=512, network="mlp", width=64, depth=3, optimizer_state=("reset",)
 )
-DEMO = replace(DIGITS, tasks=30, learning_rate=1e-3, seeds=4, arms=PAPERS_ARMS[:-1])
+DEMO = replace(DIGITS, tasks=30, learning_rate=1e-3, seeds=4, arms=arm_names(PAPERS_ARMS[:-1]))

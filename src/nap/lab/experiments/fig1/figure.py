@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from nap.lab.report.panels import Figure, Measure, panel
+from nap.lab.loops.population.arms import (
+    FRESH,
+    FRESH_NO_NORM,
+    LAYER_NORM,
+    NAP,
+    NAP_FREE,
+    NAP_JOINT,
+    NAP_NO_AFFINE,
+    NAP_PULL,
+    NAP_WEAK_PULL,
+    NO_NORM,
+    RESCALED,
+)
+from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel
 from nap.lab.report.style import (
     BLACK,
     BLUE,
@@ -15,25 +28,26 @@ from nap.lab.report.style import (
     SKY,
     VERMILION,
     Look,
-    looks,
 )
 from nap.lab.rows import Rows
 
-ARMS = {
-    "no norm": Look(VERMILION),
-    "LayerNorm": Look(BLUE),
-    "LayerNorm, rescaled each task": Look(SKY, DASHED),
-    "NaP": Look(GREEN, width=2.2),
+PAPERS_LOOKS = {
+    NO_NORM.name: Look(VERMILION),
+    LAYER_NORM.name: Look(BLUE),
+    RESCALED.name: Look(SKY, DASHED),
+    NAP.name: Look(GREEN, width=2.2),
 }
-VARIANTS = {  # of NaP: other rules for scales and offsets
-    "NaP, affine free": Look(GREEN, DASHED),
-    "NaP, affine joint": Look(PURPLE, DASHED),
-    "NaP, affine pulled 1e-4": Look(ORANGE, DASHED),
-    "NaP, affine pulled 1e-3": Look(ORANGE),
-    "NaP, no affine": Look(GREY, DASHED),
+FRESH_LOOKS = {FRESH.name: Look(BLACK, DOTTED, 1.4), FRESH_NO_NORM.name: Look(VERMILION, DOTTED, 1.4)}
+LOOKS = {
+    **PAPERS_LOOKS,
+    NAP_FREE.name: Look(GREEN, DASHED),
+    NAP_JOINT.name: Look(PURPLE, DASHED),
+    NAP_WEAK_PULL.name: Look(ORANGE, DASHED),
+    NAP_PULL.name: Look(ORANGE),
+    NAP_NO_AFFINE.name: Look(GREY, DASHED),
+    **FRESH_LOOKS,
 }
-FRESH = {"fresh": Look(BLACK, DOTTED, 1.4), "fresh, no norm": Look(VERMILION, DOTTED, 1.4)}
-FRESH_WORDS = {"fresh": "fresh initialisation", "fresh, no norm": "fresh initialisation, no norm"}
+WORDS = {FRESH.name: "fresh initialisation", FRESH_NO_NORM.name: "fresh initialisation, no norm"}
 MEASURES = (
     Measure("accuracy", "Online accuracy", fraction=True),
     Measure("parameter_norm", "Parameter norm"),
@@ -44,9 +58,9 @@ MEASURES = (
 
 def figures(rows: Rows) -> list[Figure]:
     """The four panels of the figure, side by side."""
-    present = [arm for arm in rows.unique("arm") if arm not in FRESH]
-    arms = {arm: (look, {"arm": arm}) for arm, look in looks(ARMS | VARIANTS, present).items()}
-    fresh = {FRESH_WORDS[arm]: (look, {"arm": arm}) for arm, look in FRESH.items()}
+    trained = Rows(row for row in rows if row.get("arm") not in FRESH_LOOKS)
+    arms, fresh = arms_of(trained, LOOKS), arms_of(rows, FRESH_LOOKS, words=WORDS)
+    fresh = {words: fresh[words] for words in WORDS.values() if words in fresh}
     panels = [panel(rows, measure, arms, references=fresh) for measure in MEASURES]
     some = any(one.references for one in panels)
     dotted = "Dotted: a fresh network on the same tasks, mean over them." if some else ""
@@ -62,5 +76,4 @@ def figures(rows: Rows) -> list[Figure]:
 
 def missing(rows: Rows) -> list[str]:
     """Arms of the paper's figure that have no rows."""
-    present = rows.unique("arm")
-    return [arm for arm in (*ARMS, *FRESH) if arm not in present]
+    return lacking(rows, (*PAPERS_LOOKS, *FRESH_LOOKS))

@@ -25,7 +25,7 @@ def runs(config: Fig1Config) -> list[Run]:
     """A run for each arm and each treatment of the optimizer at a change of task."""
     return [
         _run(config, arm, name, state, tags)
-        for arm in (*ARMS, *AFFINE_ARMS)
+        for arm in ARMS
         if arm.name in config.arms
         for name, state, tags in at_task_changes(arm.name, config.optimizer_state)
     ]

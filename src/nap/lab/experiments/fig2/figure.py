@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from nap.lab.report.limits import share_limits
-from nap.lab.report.panels import Figure, Line, Measure, Panel, panel
-from nap.lab.report.style import BLUE, DASHED, GREEN, ORANGE, PALE, PURPLE, Look, looks
+from nap.lab.report.panels import Arms, Figure, Line, Measure, Panel, arms_of, lacking, panel
+from nap.lab.report.style import BLUE, DASHED, GREEN, ORANGE, PALE, PURPLE, Look
 from nap.lab.rows import Rows
 
-MODES = {
+LOOKS = {
     "exact": Look(GREEN, width=2.2),
     "per layer": Look(BLUE),
     "global": Look(ORANGE),
@@ -32,15 +31,13 @@ GAPS = (
 )
 GROWTH = Measure("norm_growth", "Growth of the free weights")
 FREE = Look(PALE, width=5.0)
-Arms = Mapping[str, tuple[Look, dict[str, Any]]]
 
 
 def figures(rows: Rows) -> list[Figure]:
     """The paper's four panels, and below them how far apart the twins are."""
-    present = looks(MODES, rows.unique("arm"))
-    arms = {WORDS.get(mode, mode): (look, {"arm": mode}) for mode, look in present.items()}
+    arms = arms_of(rows, LOOKS, words=WORDS)
     twins = [
-        _both(rows, {WORDS.get(mode, mode): (MODES[mode], {"arm": mode})}, "loss", title=title)
+        _both(rows, {WORDS.get(mode, mode): (LOOKS[mode], {"arm": mode})}, "loss", title=title)
         for mode, title in PAPER.items()
     ]
     unit = {"accuracy_gap": 100.0}
@@ -75,7 +72,7 @@ def figures(rows: Rows) -> list[Figure]:
 
 def missing(rows: Rows) -> list[str]:
     """Ways of rescaling that have no rows."""
-    return [mode for mode in MODES if mode not in rows.unique("arm")]
+    return lacking(rows, LOOKS)
 
 
 def _both(rows: Rows, arms: Arms, metric: str, *, title: str, fraction: bool = False) -> Panel:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.common.rainbow.config import EVERY_THIRD, RainbowConfig
+from nap.lab.experiments.experiment import arm_names
+from nap.lab.loops.rainbow.variants import FOUR
 from nap.validation import check_range as check
 
-ArmName = Literal["Rainbow", "LayerNorm", "NaP", "NaP + schedule"]
+if TYPE_CHECKING:
+    ArmName = str
+else:
+    ArmName = Literal[arm_names(FOUR)]
 
 
 @dataclass(frozen=True)
@@ -17,7 +22,7 @@ class Fig3Config(RainbowConfig):
 
     games: tuple[str, ...] = ("pong",)
     """games, each with agents of its own: Atari ROM names, or catch, which is built in"""
-    arms: tuple[ArmName, ...] = get_args(ArmName)
+    arms: tuple[ArmName, ...] = arm_names(FOUR)
     """arms to train"""
     end_at: float = 0.5
     """fraction of training at which the explicit schedule reaches its end"""

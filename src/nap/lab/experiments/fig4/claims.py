@@ -12,8 +12,8 @@ import numpy as np
 from nap.lab.claims.claim import Claim, Evidence, Region
 from nap.lab.claims.effects import CHANCE, NOTHING, RAPID, TENTH, at_least, decide, every, skill_of
 from nap.lab.claims.samples import Samples, Series, stacked, together
+from nap.lab.loops.population.arms import METHODS
 
-METHODS = ("none", "L2", "regenerative", "shrink and perturb", "ReDo", "leaky ReLU", "Langevin")
 BEST = ("regenerative", "ReDo")
 OTHERS = tuple(method for method in METHODS if method not in BEST)
 WIDE = 0.25  # "a wide spread": a quarter of what the best method has above chance

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
-from nap.lab.loops.population.arms import Strengths
+from nap.lab.loops.population.arms import METHODS, Strengths
 from nap.lab.loops.population.settings import (
     Network,
     Projected,
@@ -16,7 +16,10 @@ from nap.lab.loops.population.settings import (
 from nap.validation import check_range
 
 HIDDEN = {"mlp": 512, "cnn": 256}
-Method = Literal["none", "L2", "regenerative", "shrink and perturb", "ReDo", "leaky ReLU", "Langevin"]
+if TYPE_CHECKING:
+    Method = str
+else:
+    Method = Literal[METHODS]
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Fig4Config(Tasks, Projected, Strengths, TaskChanges):
     """networks to train"""
     streams: tuple[StreamKind, ...] = ("random labels",)
     """what changes from task to task, each in turn"""
-    methods: tuple[Method, ...] = get_args(Method)
+    methods: tuple[Method, ...] = METHODS
     """methods to compare"""
     layer_norm: bool = True
     """one more arm: LayerNorm alone, without projection and without a method"""

@@ -22,10 +22,11 @@ from nap.lab.experiments.common.rainbow.claims import (
     per_game,
     scores,
 )
+from nap.lab.experiments.fig5_sequential import config
 from nap.lab.metrics.aggregate import iqm
 from nap.lab.rows import Rows
 
-FRESH = "fresh Rainbow"
+FRESH = config.FRESH.name
 CAPTION, TEXT = "Figure 5, caption", "Section 5.3"
 CYCLES = {RAINBOW: 2, LAYER_NORM: 2, NAP: 2, FRESH: 1}  # a fresh agent sees a game once
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.common.rainbow.config import RainbowConfig, adapt
+from nap.lab.experiments.experiment import arm_names
 from nap.lab.experiments.fig3 import config as fig3
 from nap.lab.loops.rainbow.settings import Changes
 from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, RAINBOW
@@ -16,7 +17,11 @@ CONTINUAL = tuple(
     for variant in (RAINBOW, LAYER_NORM, NAP)
 )
 FRESH = replace(CONTINUAL[0], name="fresh Rainbow")
-ArmName = Literal["Rainbow", "LayerNorm", "NaP", "fresh Rainbow"]
+ARMS = (*CONTINUAL, FRESH)
+if TYPE_CHECKING:
+    ArmName = str
+else:
+    ArmName = Literal[arm_names(ARMS)]
 # The first five could be confirmed as those of Abbas et al.; the other five are our assumption.
 TEN = (
     "alien", "atlantis", "boxing", "breakout", "centipede",
@@ -32,7 +37,7 @@ class Fig5SequentialConfig(RainbowConfig, Changes):
     """games in the order in which they are played: Atari ROM names, or catch, which is built in"""
     cycles: int = 2
     """how often the sequence is played"""
-    arms: tuple[ArmName, ...] = get_args(ArmName)
+    arms: tuple[ArmName, ...] = arm_names(ARMS)
     """arms to train"""
     decay: float = 1e-3
     """NaP: how far scales and offsets are pulled back at each update"""

@@ -20,27 +20,23 @@ CLAIMS = (
         "NaP with a linear schedule has the highest interquartile mean of the four agents.",
         TEXT,
         lambda s: ahead(s, SCHEDULED, RAINBOW, LAYER_NORM, NAP, needs=BETTER),
-        reads="fig3",
     ),
     Claim(
         "fig5-suite.schedule-best-mean",
         "NaP with a linear schedule has the highest mean of the four agents.",
         TEXT,
         lambda s: ahead(s, SCHEDULED, RAINBOW, LAYER_NORM, NAP, name="mean", needs=BETTER),
-        reads="fig3",
     ),
     Claim(
         "fig5-suite.layernorm-improves",
         "LayerNorm improves on the standard Rainbow.",
         "Section 4.2; Figure 5, right",
         lambda s: ahead(s, LAYER_NORM, RAINBOW, needs=BETTER),
-        reads="fig3",
     ),
     Claim(
         "fig5-suite.constant-rate-worse",
         "At a constant effective rate, agents with NaP do worse than those with free parameters.",
         "Section 6; Figure 5, right",
         lambda s: ahead(s, NAP, LAYER_NORM, needs=WORSE),
-        reads="fig3",
     ),
 )

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from nap.lab.experiments.common.rainbow.figure import ARMS
+from nap.lab.experiments.common.rainbow.figure import LOOKS
 from nap.lab.metrics.aggregate import AGGREGATES, stratified_interval
 from nap.lab.metrics.atari57 import ATARI57, human_normalised
-from nap.lab.report.markup import Html, element, join, table
+from nap.lab.report.markup import Html, element, join
+from nap.lab.report.markup import table as html_table
+from nap.lab.report.panels import Figure
 from nap.lab.report.style import looks
 from nap.lab.rows import Rows
 
 LAST = 0.1  # of training: the part whose scores count
 
 
-def summary(rows: Rows) -> Html | None:
+def figures(rows: Rows) -> list[Figure]:
+    """None: fig3 draws these rows."""
+    return []
+
+
+def missing(rows: Rows) -> list[str]:
+    """None: fig3 says what is missing."""
+    return []
+
+
+def table(rows: Rows) -> Html | None:
     """The table, if there are games with human scores that every agent has played."""
     rows = rows.where(kind=None)
-    arms = list(looks(ARMS, rows.unique("arm")))
+    arms = list(looks(LOOKS, rows.unique("arm")))
     scores = {arm: final_scores(rows.where(arm=arm)) for arm in arms}
     games = [game for game in ATARI57 if arms and all(game in scores[arm] for arm in arms)]
     if not games:
@@ -33,7 +45,7 @@ def summary(rows: Rows) -> Html | None:
         "of stratified bootstrap draws over seeds. Of the optimality gap less is better."
     )
     label = "scores over all games"
-    return join(table(head, body, label=label, class_="wide"), element("p", caption, class_="quiet"))
+    return join(html_table(head, body, label=label, class_="wide"), element("p", caption, class_="quiet"))
 
 
 def final_scores(rows: Rows) -> dict[str, np.ndarray]:

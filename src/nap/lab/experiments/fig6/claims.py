@@ -21,10 +21,10 @@ from nap.lab.experiments.common.rainbow.claims import (
     scores,
     sharp,
 )
+from nap.lab.experiments.fig6.config import ENDS, ending_at
 from nap.lab.metrics.aggregate import iqm
 
-ENDS = (0.25, 0.5, 0.75, 1.0)
-FASTEST, HALFWAY, _, SLOWEST = ARMS = tuple(f"NaP, ends at {end:g}" for end in ENDS)
+FASTEST, HALFWAY, _, SLOWEST = ARMS = tuple(map(ending_at, ENDS))
 EARLY, MIDDLE, LATE = (0.2, 0.3), (0.45, 0.55), (0.65, 0.75)  # the fastest decay has ended by 0.25
 CAPTION, TEXT = "Figure 6, caption", "Appendix C.1"
 

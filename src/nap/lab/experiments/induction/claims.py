@@ -5,9 +5,10 @@ from __future__ import annotations
 from nap.lab.claims.claim import Claim, Evidence, Region
 from nap.lab.claims.effects import decide, every
 from nap.lab.claims.samples import Samples, together
+from nap.lab.experiments.induction.config import PAPERS_ARMS
 
 TEXT, CAPTION = "Appendix C.3", "Appendix C.3, caption"
-BASELINE, PROJECTED, NORM, NAP, NO_SCALE = "baseline", "projection only", "norm only", "NaP", "NaP, no scale"
+BASELINE, PROJECTED, NORM, NAP, NO_SCALE = PAPERS_ARMS
 LEARNT = 80.0  # per cent of the copied tokens; what comes before a copy often leaves a choice
 APART = ("form",)
 

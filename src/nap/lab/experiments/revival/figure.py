@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 from nap.lab.report.limits import share_limits
-from nap.lab.report.panels import Figure, Measure, panel
-from nap.lab.report.style import BLUE, PURPLE, VERMILION, Look, looks
+from nap.lab.report.panels import Figure, Measure, arms_of, panel
+from nap.lab.report.style import BLUE, PURPLE, VERMILION, Look
 from nap.lab.rows import Row, Rows
 
-NORMS = {"none": Look(VERMILION), "LayerNorm": Look(BLUE), "RMSNorm": Look(PURPLE)}
+NORM_LOOKS = {"none": Look(VERMILION), "LayerNorm": Look(BLUE), "RMSNorm": Look(PURPLE)}
 WORDS = {"none": "no norm"}
 OPTIMIZERS = ("Adam", "SGD")
 DEAD = Measure("dead_units", "Dead units", fraction=True)
@@ -23,10 +23,7 @@ def figures(rows: Rows) -> list[Figure]:
     marked = len(changes) <= MOST_MARKS
     optimizers = [name for name in OPTIMIZERS if name in rows.unique("optimizer")]
     optimizers += [name for name in rows.unique("optimizer") if name not in OPTIMIZERS]
-    arms = {
-        WORDS.get(norm, norm): (look, {"norm": norm})
-        for norm, look in looks(NORMS, rows.unique("norm")).items()
-    }
+    arms = arms_of(rows, NORM_LOOKS, key="norm", words=WORDS)
     looked_at = (
         (DEAD, rows, "step", changes if marked else ()),
         (REVIVED, revival_by_task(rows), "task", ()),
@@ -57,7 +54,7 @@ def missing(rows: Rows) -> list[str]:
     have = {(row.get("norm"), row.get("optimizer")) for row in rows}
     return [
         f"{WORDS.get(norm, norm)}, {optimizer}"
-        for norm in NORMS
+        for norm in NORM_LOOKS
         for optimizer in OPTIMIZERS
         if (norm, optimizer) not in have
     ]

@@ -12,7 +12,8 @@ import numpy as np
 from nap.lab.claims.claim import Claim, Evidence, Region
 from nap.lab.claims.effects import CONSTANT, GROWS, decide, every, growth, ratio
 from nap.lab.claims.samples import Samples, together
-from nap.lab.experiments.fig4.claims import APART, METHODS
+from nap.lab.experiments.fig4.claims import APART
+from nap.lab.loops.population.arms import METHODS
 
 FIGURE = "Figure of Appendix C.2"
 
@@ -43,7 +44,6 @@ CLAIMS = (
         "Without NaP, the parameter norm grows.",
         f"{FIGURE}; Section 3.2",
         lambda s: growth(s, "parameter_norm", GROWS, method="none", nap=False),
-        reads="fig4",
         apart=APART,
     ),
     Claim(
@@ -51,7 +51,6 @@ CLAIMS = (
         "With NaP, the norm of the weights stays, whatever the method.",
         f"{FIGURE}; Section 3.3",
         lambda s: every({m: growth(s, "weight_norm", CONSTANT, method=m, nap=True) for m in METHODS}),
-        reads="fig4",
         apart=APART,
     ),
     Claim(
@@ -59,7 +58,6 @@ CLAIMS = (
         "With NaP, fewer units of the last hidden layer are linear on all of the data.",
         f"{FIGURE}; Section 3.1",
         linearized,
-        reads="fig4",
         apart=APART,
     ),
     Claim(
@@ -67,7 +65,6 @@ CLAIMS = (
         "With NaP, the features keep a higher rank.",
         f"{FIGURE}; Section 3.1",
         rank,
-        reads="fig4",
         apart=APART,
     ),
 )

@@ -13,9 +13,10 @@ import numpy as np
 from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
 from nap.lab.claims.effects import GROWS, LEARNT, TENTH, decide, growth
 from nap.lab.claims.samples import Samples, Series, together
+from nap.lab.experiments.strings.config import PAPERS_ARMS
 
 CAPTION, TEXT = "Appendix C.3, caption", "Appendix C.3"
-BASELINE, NORM, NAP, NO_SCALE = "baseline", "norm only", "NaP", "NaP, no scale"
+BASELINE, NORM, NAP, NO_SCALE = PAPERS_ARMS
 
 
 def skill(samples: Samples, accuracy: np.ndarray, whose: str) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
+from nap.lab.experiments.experiment import arm_names
 from nap.lab.loops.language.arms import (
     BASELINE,
     NAP,
@@ -18,8 +19,11 @@ from nap.lab.loops.population.settings import TaskChanges
 from nap.validation import check_range as check
 
 ARMS = (BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE, NORM_ONLY_RMS, NAP_RMS)
-ArmName = Literal["baseline", "norm only", "NaP", "NaP, no scale", "norm only, RMSNorm", "NaP, RMSNorm"]
-PAPERS_ARMS = get_args(ArmName)[:4]
+if TYPE_CHECKING:
+    ArmName = str
+else:
+    ArmName = Literal[arm_names(ARMS)]
+PAPERS_ARMS = arm_names(ARMS[:4])
 
 
 @dataclass(frozen=True)

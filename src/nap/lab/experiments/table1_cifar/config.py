@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from nap.lab.experiments.experiment import arm_names
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED
 from nap.lab.loops.supervised.settings import Seeing
 from nap.lab.models.presets import VGG_LIKE
 from nap.validation import check_range as check
 
 ARMS = (BASELINE, NORM_ONLY, NAP, TRANSLATED)
-ArmName = Literal["baseline", "norm only", "NaP", "NaP translated"]
+if TYPE_CHECKING:
+    ArmName = str
+else:
+    ArmName = Literal[arm_names(ARMS)]
 
 
 @dataclass(frozen=True)
 class Table1CifarConfig(Seeing):
     """Settings of Table 1 (CIFAR-10)."""
 
-    arms: tuple[ArmName, ...] = ("baseline", "norm only", "NaP")
+    arms: tuple[ArmName, ...] = arm_names(ARMS[:3])
     """arms to train; "NaP translated": weights in front of norms get rates that decay makes of the plan"""
     together: int = 1
     """networks of an arm, with seeds of their own, that are one run; on a GPU they learn in one step"""

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from nap.lab.experiments.experiment import arm_names
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED
 from nap.lab.loops.supervised.viewing import Viewing
 
 ARMS = (BASELINE, NORM_ONLY, NAP, TRANSLATED)
-ArmName = Literal["baseline", "norm only", "NaP", "NaP translated"]
+if TYPE_CHECKING:
+    ArmName = str
+else:
+    ArmName = Literal[arm_names(ARMS)]
 
 
 @dataclass(frozen=True)
 class Table1ImageNetConfig(Viewing):
     """Settings of Table 1 (ImageNet)."""
 
-    arms: tuple[ArmName, ...] = ("baseline", "norm only", "NaP")
+    arms: tuple[ArmName, ...] = arm_names(ARMS[:3])
     """arms to train; "NaP translated": weights in front of norms get rates that decay makes of the plan"""
 
 

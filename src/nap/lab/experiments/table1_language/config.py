@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
+from nap.lab.experiments.experiment import arm_names
 from nap.lab.loops.language.arms import BASELINE, NAP, NAP_RMS, NORM_ONLY, NORM_ONLY_RMS
 from nap.lab.loops.language.examined import Examined
 
 ARMS = (BASELINE, NORM_ONLY, NAP, NORM_ONLY_RMS, NAP_RMS)
-ArmName = Literal["baseline", "norm only", "NaP", "norm only, RMSNorm", "NaP, RMSNorm"]
+if TYPE_CHECKING:
+    ArmName = str
+else:
+    ArmName = Literal[arm_names(ARMS)]
 SETS = ("wikitext-103", "lambada", "siqa", "piqa")  # Pile: name a file of your own, pile=FILE
 
 
@@ -17,7 +21,7 @@ SETS = ("wikitext-103", "lambada", "siqa", "piqa")  # Pile: name a file of your 
 class Table1LanguageConfig(Examined):
     """Settings of Table 1 (right)."""
 
-    arms: tuple[ArmName, ...] = get_args(ArmName)
+    arms: tuple[ArmName, ...] = arm_names(ARMS)
     """arms to train"""
 
 
@@ -58,5 +62,5 @@ DEMO = Table1LanguageConfig(
     warm_up=20,
     learning_rate=1e-2,
     judged=64,
-    arms=get_args(ArmName)[:3],
+    arms=arm_names(ARMS[:3]),
 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from nap.lab.experiments.common.sequences import ARMS
-from nap.lab.report.markup import Html, element, join, table
-from nap.lab.report.panels import Figure, Measure, panel
-from nap.lab.report.style import Look, looks
+from nap.lab.experiments.common.sequences import LOOKS
+from nap.lab.experiments.experiment import arm_names
+from nap.lab.experiments.table1_language.config import ARMS
+from nap.lab.report.markup import Html, element, join
+from nap.lab.report.markup import table as html_table
+from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel
 from nap.lab.rows import Rows
 
-WANTED = ("baseline", "norm only", "NaP")
 LEARNING = (
     Measure("accuracy", "Training accuracy", fraction=True),
     Measure("valid_loss", "Loss on held-out documents"),
@@ -28,7 +29,7 @@ RESULTS = {
 def figures(rows: Rows) -> list[Figure]:
     """Accuracy, loss, norms and rates over the updates."""
     rows = rows.where(kind=None)
-    panels = [panel(rows, measure, _arms(rows), x="step") for measure in LEARNING]
+    panels = [panel(rows, measure, arms_of(rows, LOOKS), x="step") for measure in LEARNING]
     caption = (
         "Accuracy: share of tokens predicted right before an update. Effective rate: geometric mean over the "
         "weights that a norm follows; warm-up and cosine are in it."
@@ -36,10 +37,10 @@ def figures(rows: Rows) -> list[Figure]:
     return [Figure("language", panels, columns=4, caption=caption)]
 
 
-def exams(rows: Rows) -> Html | None:
+def table(rows: Rows) -> Html | None:
     """Accuracy in every exam: a line for each set and way to count, a column for each arm."""
     rows = rows.where(kind="exam")
-    arms = [arm for arm in ARMS if arm in rows.unique("arm")]
+    arms = [arm for arm in LOOKS if arm in rows.unique("arm")]
     body = [
         [f"{name}, {words}", *(_cell(rows.where(set=name, arm=arm), key) for arm in arms)]
         for name in rows.unique("set")
@@ -55,17 +56,13 @@ def exams(rows: Rows) -> Html | None:
         "likeliest; by byte, the likeliest for its length."
     )
     return join(
-        table(["exam", *arms], body, label="exams", class_="wide"), element("p", caption, class_="quiet")
+        html_table(["exam", *arms], body, label="exams", class_="wide"), element("p", caption, class_="quiet")
     )
 
 
 def missing(rows: Rows) -> list[str]:
     """Arms that have no rows."""
-    return [arm for arm in WANTED if arm not in rows.unique("arm")]
-
-
-def _arms(rows: Rows) -> dict[str, tuple[Look, dict[str, str]]]:
-    return {arm: (look, {"arm": arm}) for arm, look in looks(ARMS, rows.unique("arm")).items()}
+    return lacking(rows, arm_names(ARMS[:3]))
 
 
 def _cell(rows: Rows, key: str) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from nap.lab.experiments.walk.config import MODELS
 from nap.lab.report.curves import Curve
 from nap.lab.report.limits import share_limits
-from nap.lab.report.panels import Figure, Line, Measure, Panel, panel
-from nap.lab.report.style import BLUE, ORANGE, VERMILION, Look, looks
+from nap.lab.report.panels import Figure, Line, Measure, Panel, arms_of, lacking, panel
+from nap.lab.report.style import BLUE, ORANGE, VERMILION, Look
 from nap.lab.rows import Rows
 
 OPTIMIZERS = {"GD": "gradient descent", "RMSProp": "RMSProp"}
 VARIANTS = {"": "no norm", " + norm": "norm", " + norm + centring": "norm + centring"}
 LOOKS = {"no norm": Look(VERMILION), "norm": Look(BLUE), "norm + centring": Look(ORANGE)}
-ARMS = [optimizer + variant for optimizer in OPTIMIZERS for variant in VARIANTS]
+ARMS = sorted((model.arm for model in MODELS), key=lambda arm: arm.startswith("RMSProp"))
 MEASURES = (
     Measure("dead", "Dead indices", fraction=True),
     Measure("largest_share", "Largest share", fraction=True),
@@ -60,14 +61,14 @@ def _panels(rows: Rows, measure: Measure, others: list[str]) -> list[Panel]:
         }
         panels.append(panel(rows, measure, arms, x="step", title=f"{measure.words}, {OPTIMIZERS[optimizer]}"))
     if others:
-        arms = {arm: (look, {"arm": arm}) for arm, look in looks({}, others).items()}
-        panels.append(panel(rows, measure, arms, x="step", title=f"{measure.words}, other models"))
+        more = arms_of(Rows(row for row in rows if row.get("arm") in others), {})
+        panels.append(panel(rows, measure, more, x="step", title=f"{measure.words}, other models"))
     return panels
 
 
 def missing(rows: Rows) -> list[str]:
     """Models that have no rows."""
-    return [arm for arm in ARMS if arm not in rows.unique("arm")]
+    return lacking(rows, ARMS)
 
 
 def _trajectories(rows: Rows, arm: str) -> Panel:

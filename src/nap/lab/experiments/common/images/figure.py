@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from nap.lab.experiments.common.images.claims import ImageTable
-from nap.lab.experiments.common.sequences import ARMS
-from nap.lab.experiments.table1_cifar.claims import CIFAR
-from nap.lab.experiments.table1_imagenet.claims import IMAGENET
+from nap.lab.experiments.experiment import arm_names
+from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED
 from nap.lab.report.markup import Html, element, join, table
-from nap.lab.report.panels import Figure, Measure, panel
-from nap.lab.report.style import DASHED, GREEN, Look, looks
+from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel
+from nap.lab.report.style import BLUE, DASHED, GREEN, VERMILION, Look
 from nap.lab.rows import Rows
 
+LOOKS = {
+    BASELINE.name: Look(VERMILION),
+    NORM_ONLY.name: Look(BLUE),
+    NAP.name: Look(GREEN, width=2.2),
+    TRANSLATED.name: Look(GREEN, DASHED),
+}
 LEARNING = (
     Measure("test_accuracy", "Test accuracy", fraction=True),
     Measure("accuracy", "Training accuracy", fraction=True),
@@ -25,16 +28,14 @@ LEARNING = (
 
 def figures(rows: Rows) -> list[Figure]:
     """Accuracies, norms and rates over the updates."""
-    known = ARMS | {"NaP translated": Look(GREEN, DASHED)}
-    arms = {arm: (look, {"arm": arm}) for arm, look in looks(known, rows.unique("arm")).items()}
-    panels = [panel(rows, measure, arms, x="step") for measure in LEARNING]
+    panels = [panel(rows, measure, arms_of(rows, LOOKS), x="step") for measure in LEARNING]
     caption = (
         "Effective rate: geometric mean over the weights that a norm follows; it has the schedule in it."
     )
     return [Figure("vision", panels, columns=4, caption=caption)]
 
 
-def accuracies(stated: ImageTable, rows: Rows) -> Html | None:
+def accuracies(rows: Rows, stated: ImageTable) -> Html | None:
     """Test accuracy after the last update, ours and the paper's."""
     last = max((row["step"] for row in rows), default=0)
     body = []
@@ -53,12 +54,9 @@ def accuracies(stated: ImageTable, rows: Rows) -> Html | None:
     return join(made, element("p", caption, class_="quiet"))
 
 
-cifar, imagenet = partial(accuracies, CIFAR), partial(accuracies, IMAGENET)
-
-
 def missing(rows: Rows) -> list[str]:
-    """Arms that have no rows."""
-    return [arm for arm in CIFAR.stated if arm not in rows.unique("arm")]
+    """Arms of the paper that have no rows."""
+    return lacking(rows, arm_names((BASELINE, NORM_ONLY, NAP)))
 
 
 def _cell(values: np.ndarray) -> str:

@@ -8,20 +8,22 @@ scores are summed up by the interquartile mean, so that no one game with a huge 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from nap.lab.claims.claim import Evidence, NotEnough, Region
+from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
 from nap.lab.claims.effects import LEARNT, RAPID, decide
 from nap.lab.claims.samples import Samples, Series, together
+from nap.lab.experiments.experiment import arm_names
+from nap.lab.loops.rainbow.variants import FOUR
 from nap.lab.metrics.aggregate import Aggregate, iqm, mean
 from nap.lab.metrics.atari57 import ATARI57, human_normalised
 from nap.lab.rows import Rows
 
-RAINBOW, LAYER_NORM, NAP, SCHEDULED = "Rainbow", "LayerNorm", "NaP", "NaP + schedule"
+RAINBOW, LAYER_NORM, NAP, SCHEDULED = arm_names(FOUR)
 Window = tuple[float, float]  # a part of a run, or of a visit to a game: from and to, as shares of its frames
 SEVERAL = 2  # games: fewer are not several
 FIRST, FINAL, WHOLE = (0.0, 0.1), (0.9, 1.0), (0.0, 1.0)
@@ -180,3 +182,12 @@ def sharp(start: Window, end: Window) -> float:
 def gain(found: Scores, start: Window, end: Window) -> np.ndarray:
     """What the first agent gains between two parts of training: (seeds, games)."""
     return (found.at(end) - found.at(start))[:, 0]
+
+
+def moved(claims: Iterable[Claim], experiment: str) -> tuple[Claim, ...]:
+    """These claims about another experiment; of two with one name the first."""
+    found: dict[str, Claim] = {}
+    for claim in claims:
+        name = f"{experiment}.{claim.id.partition('.')[2]}"
+        found.setdefault(name, replace(claim, id=name, where=f"{claim.where}; of Atari"))
+    return tuple(found.values())

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from nap.lab.report.panels import Figure, Measure, panel
-from nap.lab.report.style import BLACK, BLUE, DOTTED, GREEN, ORANGE, PURPLE, SKY, VERMILION, Look, looks
+from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW
+from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel
+from nap.lab.report.style import BLUE, GREEN, ORANGE, VERMILION, Look
 from nap.lab.rows import Rows
 
-ARMS = {
-    "Rainbow": Look(VERMILION),
-    "LayerNorm": Look(BLUE),
-    "NaP": Look(GREEN, width=2.2),
-    "NaP + schedule": Look(ORANGE, width=2.2),
-    "fresh Rainbow": Look(BLACK, DOTTED),
-    "NaP, ends at 0.25": Look(SKY),
-    "NaP, ends at 0.5": Look(BLUE),
-    "NaP, ends at 0.75": Look(PURPLE),
-    "NaP, ends at 1": Look(BLACK),
-    "NaP, projected rarely": Look(SKY),
-    "NaP, no offsets": Look(PURPLE),
-    "LayerNorm, weight decay": Look(SKY, DOTTED),
-    "Rainbow, weight decay": Look(VERMILION, DOTTED),
+LOOKS = {
+    RAINBOW.name: Look(VERMILION),
+    LAYER_NORM.name: Look(BLUE),
+    NAP.name: Look(GREEN, width=2.2),
+    NAP_LINEAR.name: Look(ORANGE, width=2.2),
 }
-FOUR = ("Rainbow", "LayerNorm", "NaP", "NaP + schedule")
 SCORE = Measure("score", "Score", linear=True)
 INSIDE = (
     Measure("parameter_norm", "Parameter norm"),
@@ -40,20 +31,21 @@ STATISTICS = (
 )
 
 
-def figures(rows: Rows) -> list[Figure]:
+def scores(rows: Rows, looks: Mapping[str, Look]) -> list[Figure]:
     """Scores of every game, then for each game what goes on inside."""
     rows = rows.where(kind=None)
     games = rows.unique("game")
-    scores = [
-        panel(rows.where(game=game), SCORE, _arms(rows), x="frames", title=words(game)) for game in games
+    panels = [
+        panel(rows.where(game=game), SCORE, arms_of(rows, looks), x="frames", title=words(game))
+        for game in games
     ]
-    made = [Figure("scores", scores, columns=_columns(games), caption=SCORES)]
+    made = [Figure("scores", panels, columns=_columns(games), caption=SCORES)]
     for number, game in enumerate(games):
-        made.append(_inside(rows.where(game=game), f"inside-{number}", words(game)))
+        made.append(_inside(rows.where(game=game), looks, f"inside-{number}", words(game)))
     return made
 
 
-def sequence(rows: Rows) -> list[Figure]:
+def visits(rows: Rows, looks: Mapping[str, Look]) -> list[Figure]:
     """Scores on the last visit to each game, fresh agents dotted; all visits, one after another, below."""
     rows = rows.where(kind=None)
     games = rows.unique("game")
@@ -67,33 +59,17 @@ def sequence(rows: Rows) -> list[Figure]:
             for row in here
             if _fresh(row)
         )
-        one = panel(shown, SCORE, _arms(rows), x="frames_in_game", title=words(game))
+        one = panel(shown, SCORE, arms_of(rows, looks), x="frames_in_game", title=words(game))
         panels.append(replace(one, x_label="frames of this visit"))
     whole = Rows(row for row in rows if not _fresh(row))
     caption = f"Dotted: a freshly initialised agent on that game alone. {SCORES}"
     made = [Figure("visits", panels, columns=_columns(games), title=f"Visit number {last}", caption=caption)]
-    return [*made, _inside(whole, "inside", "all games in sequence")]
+    return [*made, _inside(whole, looks, "inside", "all games in sequence")]
 
 
-def missing(rows: Rows) -> list[str]:
-    """Arms of the paper without rows, by game."""
-    return _lacking(rows, FOUR)
-
-
-def missing_ends(rows: Rows) -> list[str]:
-    """Ends of the schedule without rows, by game."""
-    return _lacking(rows, tuple(name for name in ARMS if name.startswith("NaP, ends")))
-
-
-def missing_ablations(rows: Rows) -> list[str]:
-    """Arms of the ablations without rows, by game."""
-    arms = ("NaP", "LayerNorm", "Rainbow", *(name for name in ARMS if ", " in name and "ends" not in name))
-    return _lacking(rows, arms)
-
-
-def missing_visits(rows: Rows) -> list[str]:
-    """Arms of the sequence without rows, by game."""
-    return _lacking(rows, ("Rainbow", "LayerNorm", "NaP", "fresh Rainbow"))
+def lacking_by_game(rows: Rows, arms: Iterable[str]) -> list[str]:
+    """Arms without rows, by game."""
+    return lacking(Rows(row | {"game": words(str(row.get("game")))} for row in rows), arms, by="game")
 
 
 def words(game: str) -> str:
@@ -105,14 +81,10 @@ def words(game: str) -> str:
     return game.removeprefix("minatar/").replace("_", " ").replace("-", " ").title()
 
 
-def _inside(rows: Rows, name: str, title: str) -> Figure:
-    panels = [panel(rows, measure, _arms(rows), x="frames") for measure in INSIDE]
+def _inside(rows: Rows, looks: Mapping[str, Look], name: str, title: str) -> Figure:
+    panels = [panel(rows, measure, arms_of(rows, looks), x="frames") for measure in INSIDE]
     title = f"Inside the networks: {title}"
     return Figure(name, panels, columns=4, title=title, caption=STATISTICS, folded=True)
-
-
-def _arms(rows: Rows) -> Mapping[str, Any]:
-    return {name: (look, {"arm": name}) for name, look in looks(ARMS, rows.unique("arm")).items()}
 
 
 def _fresh(row: Mapping[str, Any]) -> bool:
@@ -121,12 +93,3 @@ def _fresh(row: Mapping[str, Any]) -> bool:
 
 def _columns(games: list[str]) -> int:
     return 2 if len(games) < 3 else 3
-
-
-def _lacking(rows: Rows, arms: tuple[str, ...]) -> list[str]:
-    return [
-        f"{words(game)}: {arm}"
-        for game in rows.unique("game")
-        for arm in arms
-        if arm not in rows.where(game=game).unique("arm")
-    ]
