@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from nap.lab.experiments.experiment import MODULES, Experiment, Run
+from nap.lab.experiments import MODULES
+from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.runner import carry
 
 
@@ -44,7 +45,7 @@ class Fit:
         self.config, self.number, self.total, self.done = config, number, config.steps, 0
         self.weight = torch.zeros(8)
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         time.sleep(self.config.seconds_per_step)
         if self.done == 5 and self.number in self.config.broken:
             raise RuntimeError(f"run {self.number} is broken")

@@ -115,12 +115,12 @@ class Named(small_work.Training):
         super().__init__()
         self.names = arm, task, kind
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         arm, task, kind = self.names
         return [
             {"arm": arm, "experiment": "fig1", "seed": 0, task: self.done, "kind": kind}
             | {"loss": row["loss"]}
-            for row in super().advance()
+            for row in super().step()
         ]
 
 

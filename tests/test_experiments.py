@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from nap.lab import rows as row_files
 from nap.lab.claims import CLAIMS, judge
-from nap.lab.experiments.fig4.claims import METHODS as CLAIMED_METHODS
 from nap.lab.datasets.catalog import find_images
-from nap.lab.experiments import fig1, fig2, fig4, revival, stats
-from nap.lab.experiments.experiment import experiments
+from nap.lab.experiments import experiments, fig1, fig2, fig4, revival, stats
+from nap.lab.experiments.fig4.claims import METHODS as CLAIMED_METHODS
 from nap.lab.experiments.revival import RevivalRun
 from nap.lab.loops.population.arms import Arm
 from nap.lab.loops.population.build import METHODS, network_factory
@@ -177,7 +176,7 @@ def test_revival_counts_units_that_die_and_come_back(norm: str, network: Any) ->
     work: Any = run.start(CPU)
     before, revivals, deaths = None, 0.0, 0.0
     for unit in range(work.total):
-        rows = work.advance()
+        rows = work.step()
         now = dead_in_modules(work.learner, work.learner.images[: config.probe])
         before = now if before is None else before
         for k, row in enumerate(rows):
@@ -199,7 +198,7 @@ def test_a_revival_run_resumes_after_any_epoch_bit_for_bit() -> None:
     expected = finished(unbroken)
     work, rows = run.start(CPU), []
     while work.done < work.total:
-        rows += work.advance()
+        rows += work.step()
         state = on_disk_and_back(work.state_dict())
         work = run.start(CPU)
         work.load_state_dict(state)

@@ -12,10 +12,10 @@ import synthetic_rainbow_rows as made_up
 from nap.lab.claims import CLAIMS, Claim, Evidence, Region, Verdict, judge, to_json
 from nap.lab.claims.claim import NotEnough
 from nap.lab.claims.effects import decide
+from nap.lab.claims.samples import RESUMABLE, UNFINISHED, Samples, Series
+from nap.lab.experiments.common.rainbow.claims import FINAL, FIRST, Scores, arms, scores
 from nap.lab.experiments.fig3.claims import at_least, gain, sharp
 from nap.lab.experiments.fig6.claims import reached
-from nap.lab.experiments.common.rainbow.claims import FINAL, FIRST, Scores, arms, scores
-from nap.lab.claims.samples import RESUMABLE, UNFINISHED, Samples, Series
 from nap.lab.rows import Rows
 from synthetic_rainbow_rows import FRAMES, GAMES, SEEDS, WORLDS, Row
 

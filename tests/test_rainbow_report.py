@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from nap.lab.experiments.fig5_suite.figure import final_scores, summary
 from nap.lab.metrics.atari57 import ATARI57
 from nap.lab.report import rainbow
-from nap.lab.experiments.fig5_suite.figure import final_scores, summary
 from nap.lab.rows import Rows
 
 FOUR = ("Rainbow", "LayerNorm", "NaP", "NaP + schedule")

@@ -17,7 +17,8 @@ import torch
 import tiny_experiment
 from crews import CPU
 from nap.lab.cli import main
-from nap.lab.experiments.experiment import MODULES, Run
+from nap.lab.experiments import MODULES
+from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.running import _follow_all
 from nap.lab.runner.crew import Crew
 
@@ -82,6 +83,6 @@ class Told(Crew):
 
 def test_nor_is_it_there_in_a_process_that_follows() -> None:
     begun = Begun()
-    one = ("advance",), ("advance",), None
+    one = ("step",), ("step",), None
     _follow_all(begun.runs, CPU, Told(0, *one, 1, *one, 2, *one, None))
     assert begun.alive == [0, 0, 0]

@@ -16,6 +16,10 @@ MODULES = [
     "nap.lab.loops.supervised.settings",
     "nap.lab.loops.supervised.arms",
     "nap.lab.loops.supervised.viewing",
+    "nap.lab.loops.language.settings",
+    "nap.lab.loops.language.arms",
+    "nap.lab.datasets.catalog",
+    "nap.lab.metrics",
 ]
 
 

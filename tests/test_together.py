@@ -57,7 +57,7 @@ def work(arm: VisionArm, *, first: int = 0, together: int = SEEDS, **options: An
 def finished(run: VisionWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
     return rows
 
 
@@ -102,7 +102,7 @@ def test_one_after_the_other_is_bit_by_bit_alone() -> None:
 def test_a_run_resumes() -> None:
     whole, first, rest = work(NAP), work(NAP), work(NAP)
     rows = finished(whole)
-    done = first.advance()
+    done = first.step()
     rest.load_state_dict(copy.deepcopy(first.state_dict()))
     for row, expected in zip(done + finished(rest), rows, strict=True):
         arms = {row.pop("arm"), expected.pop("arm")}
@@ -121,7 +121,7 @@ def test_a_loss_that_is_not_finite_stops_all_and_is_named() -> None:
     assert run._together is not None
     run._together.refresh_()
     with pytest.raises(NotFinite, match="of seed 1, the loss is not finite at update 1"):
-        run.advance()
+        run.step()
 
 
 @pytest.mark.skipif(not find_spec("triton"), reason="needs Triton")

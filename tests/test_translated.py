@@ -13,13 +13,13 @@ import torch
 
 from evidence_rows import rows_of
 from nap.lab.experiments import table1_cifar, table1_imagenet
+from nap.lab.experiments.common.images.figure import cifar
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised.arms import NAP, TRANSLATED
 from nap.lab.loops.supervised.run import VisionWork
 from nap.lab.loops.supervised.settings import Seeing
 from nap.lab.loops.supervised.viewing import Viewing
 from nap.lab.loops.supervised.viewing_run import ViewingWork
-from nap.lab.experiments.common.images.figure import cifar
 from nap.lab.rows import Rows
 from nap.schedules import weight_decay_rates
 from small_pictures import write_folders
@@ -33,7 +33,7 @@ def own_and_translated(kind: Work, config: Seeing | Viewing) -> list[list[dict[s
     for arm in (NAP, TRANSLATED):
         run, rows = kind(NetworkRun(arm, config, 0, {}), torch.device("cpu")), []
         while run.done < run.total:
-            rows += run.advance()
+            rows += run.step()
         found.append(rows)
     return found
 

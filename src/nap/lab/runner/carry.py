@@ -89,8 +89,8 @@ def carry_out(
             on_progress(work)
             while work.done < work.total and asked.signal is None:
                 before = work.done
-                finished = [{**row, **label} for row in work.advance()]
-                assert work.done > before, f"advance() left `done` at {before}"
+                finished = [{**row, **label} for row in work.step()]
+                assert work.done > before, f"step() left `done` at {before}"
                 file.append(spelling.of(row) for row in finished)
                 if finished:
                     on_rows(finished)

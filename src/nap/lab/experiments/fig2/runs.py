@@ -23,7 +23,7 @@ from nap.weights import Role, weight_groups
 
 
 class TwinRun:
-    """The `Work` of Figure 2: `advance` is an epoch of every network."""
+    """The `Work` of Figure 2: `step` is an epoch of every network."""
 
     unit = "epochs"
 
@@ -54,7 +54,7 @@ class TwinRun:
         self.total, self.done = config.epochs, 0
         self.steps_per_unit = self.learner.steps_per_epoch * self.learner.members
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         steps = self.learner.steps_per_epoch
         own = batches(
             self.seeds, 1, self.done, count=len(self.learner.images), batch_size=self.config.batch_size

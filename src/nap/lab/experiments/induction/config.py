@@ -15,7 +15,7 @@ from nap.lab.loops.language.arms import (
     NORM_ONLY_RMS,
     PROJECTION_ONLY,
 )
-from nap.lab.loops.language.settings import Copying, Network, Training, copies
+from nap.lab.loops.language.settings import CopyingConfig, StringTraining, TransformerConfig, copies
 from nap.validation import check_range as check
 
 ARMS = (BASELINE, PROJECTION_ONLY, NORM_ONLY, NAP, NAP_NO_SCALE, NORM_ONLY_RMS, NAP_RMS)
@@ -27,7 +27,7 @@ PAPERS_ARMS = arm_names(ARMS[:5])
 
 
 @dataclass(frozen=True)
-class InductionConfig(Network, Training):
+class InductionConfig(TransformerConfig, StringTraining):
     """Settings of the copied strings."""
 
     forms: tuple[str, ...] = ("412+100", "65536x100+50")
@@ -42,8 +42,8 @@ class InductionConfig(Network, Training):
     """arms to train"""
 
     def __post_init__(self) -> None:
-        Network.__post_init__(self)
-        Training.__post_init__(self)
+        TransformerConfig.__post_init__(self)
+        StringTraining.__post_init__(self)
         for name in ("steps", "every"):
             check(self, name, getattr(self, name), 1)
         for form in self.forms:
@@ -54,12 +54,14 @@ class InductionConfig(Network, Training):
                 f"write that number there, or leave it out of --forms"
             )
 
-    def copying(self, form: str) -> Copying:
+    def copying(self, form: str) -> CopyingConfig:
         """The settings of one form."""
-        shared = {name: getattr(self, name) for name in Copying.__dataclass_fields__ if hasattr(self, name)}
+        shared = {
+            name: getattr(self, name) for name in CopyingConfig.__dataclass_fields__ if hasattr(self, name)
+        }
         asked = copies(form, self.strings)
         try:
-            return Copying(**shared | asked)
+            return CopyingConfig(**shared | asked)
         except ValueError as error:
             raise ValueError(f"--forms {form}: {error}") from error
 

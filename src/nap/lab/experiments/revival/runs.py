@@ -20,9 +20,9 @@ class RevivalRun(ContinualRun):
 
     _dead: Tensor | None = None
 
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         task, epoch = self.task, self.done % self.settings.epochs
-        super().advance()
+        super().step()
         before, now = self._dead, measure.dead_masks(self.learner, self.learner.inputs(self.probe)).cpu()
         before = now if before is None else before
         self._dead = now

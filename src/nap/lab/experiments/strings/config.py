@@ -14,7 +14,7 @@ from nap.lab.loops.language.arms import (
     NORM_ONLY,
     NORM_ONLY_RMS,
 )
-from nap.lab.loops.language.settings import Memorising
+from nap.lab.loops.language.settings import MemorizationConfig
 from nap.lab.loops.population.settings import TaskChanges
 from nap.validation import check_range as check
 
@@ -27,7 +27,7 @@ PAPERS_ARMS = arm_names(ARMS[:4])
 
 
 @dataclass(frozen=True)
-class StringsConfig(Memorising, TaskChanges):
+class StringsConfig(MemorizationConfig, TaskChanges):
     """Settings of the random strings."""
 
     arms: tuple[ArmName, ...] = PAPERS_ARMS
@@ -36,7 +36,7 @@ class StringsConfig(Memorising, TaskChanges):
     """more arms: the baseline with these strengths of AdamW's weight decay"""
 
     def __post_init__(self) -> None:
-        Memorising.__post_init__(self)
+        MemorizationConfig.__post_init__(self)
         TaskChanges.__post_init__(self)
         for strength in self.weight_decays:
             check(self, "weight_decays", strength, 0)

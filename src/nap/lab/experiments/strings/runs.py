@@ -12,18 +12,18 @@ from nap.lab.experiments.strings.config import (
 from nap.lab.loops.language.arms import (
     decayed,
 )
-from nap.lab.loops.language.run import MemorisingWork
-from nap.lab.loops.language.settings import Memorising, MemorisingRun
+from nap.lab.loops.language.run import MemorizationWork
+from nap.lab.loops.language.settings import MemorizationConfig, MemorizationRunConfig
 
 
 def runs(config: StringsConfig) -> list[Run]:
     """A run for each treatment of the optimizer, arm and seed."""
     arms = [arm for arm in ARMS if arm.name in config.arms] + [decayed(d) for d in config.weight_decays]
     tags = {"experiment": "strings", "chance": 1 / config.vocabulary}
-    settings = vars(settings_of(config, Memorising))
+    settings = vars(settings_of(config, MemorizationConfig))
     found: list[Run] = []
     for name, state, more in at_task_changes("", config.optimizer_state):
-        one = MemorisingRun(**settings, optimizer_state=state)
+        one = MemorizationRunConfig(**settings, optimizer_state=state)
         prefix = f"{slug(name)}-" if name else ""
-        found += seeded_runs(config, arms, one, MemorisingWork, tags | more, prefix=prefix)
+        found += seeded_runs(config, arms, one, MemorizationWork, tags | more, prefix=prefix)
     return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.experiment import arm_names
 from nap.lab.loops.language.arms import BASELINE, NAP, NAP_RMS, NORM_ONLY, NORM_ONLY_RMS
-from nap.lab.loops.language.examined import Examined
+from nap.lab.loops.language.settings import LanguageModelConfig
 
 ARMS = (BASELINE, NORM_ONLY, NAP, NORM_ONLY_RMS, NAP_RMS)
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ SETS = ("wikitext-103", "lambada", "siqa", "piqa")  # Pile: name a file of your 
 
 
 @dataclass(frozen=True)
-class Table1LanguageConfig(Examined):
+class Table1LanguageConfig(LanguageModelConfig):
     """Settings of Table 1 (right)."""
 
     arms: tuple[ArmName, ...] = arm_names(ARMS)

@@ -8,11 +8,14 @@ from nap.lab.experiments.table1_language.config import (
     ARMS,
     Table1LanguageConfig,
 )
-from nap.lab.loops.language.examined import Examined, ExaminedWork
+from nap.lab.loops.language.examined import ExaminedWork
+from nap.lab.loops.language.settings import LanguageModelConfig
 
 
 def runs(config: Table1LanguageConfig) -> list[Run]:
     """A run for each arm and seed."""
     arms = [arm for arm in ARMS if arm.name in config.arms]
     tags = {"experiment": "table1-language"}
-    return seeded_runs(config, arms, settings_of(config, Examined), ExaminedWork, tags, spreads=True)
+    return seeded_runs(
+        config, arms, settings_of(config, LanguageModelConfig), ExaminedWork, tags, spreads=True
+    )

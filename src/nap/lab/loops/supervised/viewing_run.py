@@ -29,7 +29,7 @@ Learning = Callable[[Tensor, Tensor], None]
 
 
 class ViewingWork:
-    """The `Work` of one network: `advance` is a few updates, and a row where one is due.
+    """The `Work` of one network: `step` is a few updates, and a row where one is due.
 
     Where torchrun started several processes, each has such a work and all make the same calls.
 
@@ -101,7 +101,7 @@ class ViewingWork:
         )
 
     @in_plain_words()
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         due = min(self.total, (self.done // self._interval + 1) * self._interval)
         last = min(due, self.done + STRETCH)
         self.trainer.model.train()
