@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-from nap.lab.experiments import MODULES
+from nap.lab.experiments import BUILT_IN, MODULES
 
 VARIABLE = "NAP_OWN_EXPERIMENTS"
 
@@ -39,7 +39,7 @@ def adopt() -> None:
 
 def _is_in_a_file(module: str) -> bool:
     try:
-        found = find_spec(module)
+        found = find_spec(module.partition(":")[0])
     except (ImportError, ValueError):  # a package that is not there; one made without a file, as __main__
         return False
     return found is not None and found.origin is not None

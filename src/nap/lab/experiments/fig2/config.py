@@ -6,15 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nap.lab.loops.population.settings import Network
-from nap.rates.twins import TwinMode
 from nap.validation import check_range
 
-MODES: dict[str, TwinMode] = {
-    "exact": "exact",
-    "per layer": "per-layer",
-    "global": "global",
-    "none": "none",
-}
+MODES = ("exact", "per layer", "global", "none")  # in which learning rates are rescaled
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,7 +19,10 @@ from nap.lab.loops.population.learner import Learner, Recipe
 from nap.lab.loops.population.population import initial_values
 from nap.lab.loops.population.settings import continual
 from nap.methods import Method
+from nap.rates.twins import TwinMode
 from nap.weights import Role, weight_groups
+
+TWIN_MODES = {mode: cast(TwinMode, mode.replace(" ", "-")) for mode in MODES}  # arm → as in nap.rates.twins
 
 
 class TwinRun:
@@ -37,7 +40,7 @@ class TwinRun:
         initial = {name: p.repeat(1 + len(MODES), *[1] * (p.ndim - 1)) for name, p in initial.items()}
         table = weight_groups(self.skeleton)
         coupled = [row.name for row in table.of(Role.SCALE_INVARIANT, Role.NORMALISED)]
-        self.coupling = Coupling(coupled, initial, list(MODES.values()))
+        self.coupling = Coupling(coupled, initial, list(TWIN_MODES.values()))
         size = sum(p.numel() for p in self.skeleton.parameters())
         strategy = best_strategy(config.network, device, size, len(next(iter(initial.values()))))
         recipe = Recipe(config.learning_rate, strategy=strategy, graph=device.type == "cuda")

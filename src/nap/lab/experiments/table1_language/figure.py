@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nap.lab.experiments.common.sequences import LOOKS
+from nap.lab.experiments.common.sequences.figure import LOOKS
 from nap.lab.experiments.experiment import arm_names
 from nap.lab.experiments.table1_language.config import ARMS
 from nap.lab.report.markup import Html, element, join
