@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from nap.lab import rows
 from nap.lab.cli import main
-from nap.lab.experiments.experiment import MODULES
+from nap.lab.experiments import MODULES
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import NAP
 from nap.lab.loops.language.language import LanguageModelWork

@@ -6,7 +6,8 @@ import sys
 from functools import partial
 from typing import Any
 
-from nap.lab.experiments.experiment import MODULES, Experiment, Run
+from nap.lab.experiments import MODULES
+from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import NAP
 from nap.lab.loops.language.language import LanguageModelWork
