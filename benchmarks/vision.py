@@ -65,7 +65,7 @@ def trainer(arm: VisionArm, options: argparse.Namespace, seed: int = 0) -> Train
         half=device.type == "cuda",
         compile_=alone and not options.eager,
         graph=alone and not options.no_graph,
-        quick=alone and options.net != "resnet",
+        fused=alone and options.net != "resnet",
     )
 
 
@@ -73,7 +73,7 @@ def learners(arm: VisionArm, options: argparse.Namespace) -> Trainer | StackedTr
     """The arm's network, or several that learn together."""
     if not options.stacked:
         return trainer(arm, options)
-    members = [trainer(arm, options, seed) for seed in range(options.together)]
+    members = [trainer(arm, options, seed) for seed in range(options.seeds_per_run)]
     return StackedTrainer(members, graph=False if options.no_graph else None)
 
 
@@ -84,7 +84,7 @@ def seconds(one: Trainer | StackedTrainer, options: argparse.Namespace) -> float
     wait()
     began = time.perf_counter()
     if isinstance(one, StackedTrainer):
-        one.learn([order] * options.together, range(options.together), lambda step: (1e-3, 1e-3), 0)
+        one.learn([order] * options.seeds_per_run, range(options.seeds_per_run), lambda step: (1e-3, 1e-3), 0)
     else:
         one.learn(order, 0, lambda step: (1e-3, 1e-3), 0)
     wait()
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5, help="turns of each arm; the median counts")
     parser.add_argument("--json", type=Path, help="write the rows here")
     options = parser.parse_args()
-    options.stacked |= options.together > 1
+    options.stacked |= options.seeds_per_run > 1
     if options.stacked and (options.net == "resnet" or options.eager):
         parser.error("those that learn together are VGGs, and compiled: leave --net resnet and --eager out")
     if torch.device(options.device).type == "cuda":
@@ -131,14 +131,14 @@ def main() -> None:
         for name, one in trainers.items():
             times[name].append(seconds(one, options))
     where = torch.cuda.get_device_name() if torch.device(options.device).type == "cuda" else "cpu"
-    print(f"{where}, torch {torch.__version__}, {options.together} {options.net}, batch {options.batch}")
+    print(f"{where}, torch {torch.__version__}, {options.seeds_per_run} {options.net}, batch {options.batch}")
     first, rows = statistics.median(times[options.arms[0]]), []
     for name, found in times.items():
         step = statistics.median(found)
-        rate = options.together / step
+        rate = options.seeds_per_run / step
         row = {
             "arm": name,
-            "together": options.together,
+            "seeds_per_run": options.seeds_per_run,
             "ms": 1e3 * step,
             "steps/s": rate,
             "images/s": options.batch * rate,

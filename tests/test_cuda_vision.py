@@ -14,17 +14,23 @@ from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.cifar_run import CifarWork
 from nap.lab.loops.supervised.imagenet_run import ImageNetWork
-from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.supervised.settings import CifarConfig, ImageNetConfig
 from nap.lab.loops.supervised.stacked import checked_kernel
-from nap.lab.loops.supervised.viewing import ImageNetConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 TINY = CifarConfig(
-    data="digits", channels=(8, 0, 16, 0), hidden=(16,), batch_size=200, steps=21, every=1, crop=1, flip=False
+    data="digits",
+    channels=(8, 0, 16, 0),
+    hidden=(16,),
+    batch_size=200,
+    steps=21,
+    eval_every=1,
+    crop_padding=1,
+    flip=False,
 )  # seven updates a pass
 VIEWED = ImageNetConfig(
-    blocks=(1, 1), width=8, small_stem=True, size=16, resize=20, smallest=0.5, batch_size=8, epochs=4,
-    learning_rate=0.01, warm_up=0.5, seeds=1,
+    blocks=(1, 1), width=8, small_stem=True, image_size=16, resize=20, min_crop_area=0.5, batch_size=8,
+    epochs=4, learning_rate=0.01, warmup_epochs=0.5, seeds=1,
 )  # fmt: skip
 CUDA = torch.device("cuda")
 
@@ -67,23 +73,23 @@ def test_a_graph_learns_what_plain_updates_learn(arm: VisionArm) -> None:
     assert losses(work(arm, graph=True)) == pytest.approx(plain, rel=2e-2)
     assert losses(work(arm, graph=True, compile_=True, stack=False)) == pytest.approx(plain, rel=5e-2)
     alone = work(arm, compile_=True)
-    assert alone._together is not None  # a stack of one
+    assert alone._stack is not None  # a stack of one
     assert losses(alone) == pytest.approx(plain, rel=5e-2)
 
 
 def test_recording_leaves_no_trace() -> None:
     graph, plain = work(NAP, graph=True), work(NAP, graph=False)
-    graph.trainer._step = graph.trainer._recorded()
+    graph.trainer._step = graph.trainer._capture()
     for (name, one), other in zip(
         graph.trainer.model.state_dict().items(), plain.trainer.model.state_dict().values(), strict=True
     ):
         assert torch.equal(one, other), name
     for state in graph.trainer.optimizer.state.values():
         assert all((value == 0).all() for value in state.values())
-    assert graph.trainer._descent is not None
-    for k, half in graph.trainer._descent.copies.items():
+    assert graph.trainer._fused_sgd is not None
+    for k, half in graph.trainer._fused_sgd.copies.items():
         assert torch.equal(half, graph.trainer.parameters[k].bfloat16())
-    assert not graph.trainer._at.any()
+    assert not graph.trainer._position.any()
 
 
 def test_a_run_resumes_and_weights_keep_their_norms() -> None:
@@ -102,13 +108,15 @@ def test_a_run_resumes_and_weights_keep_their_norms() -> None:
 
 @pytest.mark.parametrize("compile_", [False, True], ids=["eager", "compiled"])
 def test_dropout_in_a_graph_is_drawn_for_each_update_from_the_seed_of_the_pass(compile_: bool) -> None:
-    run = work(BASELINE, replace(TINY, crop=0, dropout=0.5), compile_=compile_)
+    run = work(BASELINE, replace(TINY, crop_padding=0, dropout=0.5), compile_=compile_)
 
     def learnt(seed: int) -> list[float]:
         """Losses of updates that change nothing but BatchNorm's averages, on the same images each."""
         found = []
         for count in (1, 2, 3):
-            run.trainer.learn(run.trainer.draws[:1, 0].repeat(count, 1), seed, lambda step: (0.0, 0.0), 0)
+            run.trainer.train_epoch(
+                run.trainer.batches[:1, 0].repeat(count, 1), seed, lambda step: (0.0, 0.0), 0
+            )
             found.append(count * run.trainer.read(1)["loss"])
         return [found[0], found[1] - found[0], found[2] - found[1]]
 
@@ -121,8 +129,8 @@ def test_dropout_in_a_graph_is_drawn_for_each_update_from_the_seed_of_the_pass(c
 
 @pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda arm: arm.name)
 def test_networks_that_learn_together_learn_what_each_learns_alone(arm: VisionArm) -> None:
-    together = CifarWork(NetworkRun(arm, TINY, 0, together=3), CUDA, compile_=True)
-    assert together._together is not None
+    together = CifarWork(NetworkRun(arm, TINY, 0, seeds_per_run=3), CUDA, compile_=True)
+    assert together._stack is not None
     rows = finished(together)
     assert all(checked_kernel._trusted.values()), "a kernel differs from PyTorch's result"
     for seed in range(3):
@@ -135,11 +143,11 @@ def test_networks_that_learn_together_learn_what_each_learns_alone(arm: VisionAr
 def test_a_pass_never_waits_for_the_device() -> None:
     run = work(NAP)
     run.step()
-    order = run.trainer.draws[:, 0].clone()
+    order = run.trainer.batches[:, 0].clone()
     torch.cuda.synchronize()
     try:
         torch.cuda.set_sync_debug_mode("error")
-        run.trainer.learn(order, 1, lambda step: (1e-3, 1e-3), 0)
+        run.trainer.train_epoch(order, 1, lambda step: (1e-3, 1e-3), 0)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -166,13 +174,13 @@ def test_a_recording_of_files_leaves_no_trace(images: str) -> None:
     graph, plain = viewing(images, NAP), viewing(images, NAP, graph=False)
     graph.trainer.set_rates_(0.1, 0.1)
     graph.trainer.model.train()
-    graph._learning()
+    graph._update()
     found, expected = graph.trainer.state_dict(), plain.trainer.state_dict()
     for name, tensor in expected["model"].items():
         assert torch.equal(found["model"][name], tensor), name
     assert not any(momentum.any() for momentum in found["momentum"])
     assert not any(tensor.any() for tensor in (found["right"], *found["watch"].values()))
-    graph.trainer.watch.check()
+    graph.trainer.monitor.check()
 
 
 @pytest.mark.parametrize("workers", [0, 1])

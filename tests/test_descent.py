@@ -56,7 +56,7 @@ def test_a_few_steps_are_those_of_sgd_and_the_projection(on_spheres: tuple[int, 
     for _ in range(3):
         gradients = [torch.randn_like(leaf) for leaf in descent.leaves]
         gradients[3] = gradients[3].contiguous()  # not as the weight lies in memory
-        norms = descent.norms(gradients)
+        norms = descent.gradient_norms(gradients)
         assert_close(norms, torch.stack([g.float().norm() for g in gradients]))
         descent.step_()
         for p, g in zip(theirs, gradients, strict=True):
@@ -83,7 +83,7 @@ def test_nothing_moves_where_it_must_not() -> None:
     radii = {1: ours[1].detach().norm().view(1)}
     descent = FusedSGD([optimizer], ours, radii, torch.ones((), device=DEVICE))
     halves = {k: half.detach().clone() for k, half in descent.copies.items()}
-    norms = descent.norms([torch.full_like(leaf, torch.nan) for leaf in descent.leaves])
+    norms = descent.gradient_norms([torch.full_like(leaf, torch.nan) for leaf in descent.leaves])
     descent.step_()
     assert norms.isnan().all()
     for one, other in zip(ours, before, strict=True):
@@ -100,7 +100,7 @@ def test_a_weight_without_direction_stays_as_it_is() -> None:
     descent = FusedSGD(
         [sgd([weight])], [weight], {0: torch.ones(1, device=DEVICE)}, torch.zeros((), device=DEVICE)
     )
-    descent.norms([torch.zeros_like(descent.leaves[0])])
+    descent.gradient_norms([torch.zeros_like(descent.leaves[0])])
     descent.step_()
     assert not weight.any()
 
@@ -110,7 +110,7 @@ def test_a_network_learns_what_it_learns_by_the_slow_way(arm: VisionArm) -> None
     quick, slow = (network(arm, quick) for quick in (True, False))
     order = torch.arange(12, device=DEVICE).view(3, 4)
     for one in (quick, slow):  # one update: after it, rounding sets them apart
-        one.learn(order[:1], 0, lambda step: (0.05, 0.03), 0)
+        one.train_epoch(order[:1], 0, lambda step: (0.05, 0.03), 0)
     for (name, found), expected in zip(
         quick.model.state_dict().items(), slow.model.state_dict().values(), strict=True
     ):
@@ -118,10 +118,10 @@ def test_a_network_learns_what_it_learns_by_the_slow_way(arm: VisionArm) -> None
     assert quick.read(4) == pytest.approx(slow.read(4), rel=1e-4)
     again = network(arm, True, seed=1)  # its own norms are others
     again.load_state_dict(copy.deepcopy(quick.state_dict()))
-    assert quick._descent is not None
-    quick._descent.refresh_(quick.radii())  # the interpreter had rounded its copies down
+    assert quick._fused_sgd is not None
+    quick._fused_sgd.refresh_(quick.radii())  # the interpreter had rounded its copies down
     for one in (quick, again):
-        one.learn(order, 1, lambda step: (0.05, 0.03), 3)
+        one.train_epoch(order, 1, lambda step: (0.05, 0.03), 3)
     for found, expected in zip(again.parameters, quick.parameters, strict=True):
         assert_close(found, expected, rtol=1e-2 if CUDA else 0, atol=1e-3 if CUDA else 0)
 
@@ -140,7 +140,7 @@ def network(
     model, projector = build(arm, vgg_factory(settings, (3, 8, 8), 10), torch.randn(2, 3, 8, 8))
     torch.manual_seed(0)
     pixels = torch.randint(256, (12, 3, 8, 8), dtype=torch.uint8, device=DEVICE)
-    crops = PaddedImages.of(pixels, torch.full((3,), 128.0), torch.full((3,), 60.0), edge=1)
+    crops = PaddedImages.of(pixels, torch.full((3,), 128.0), torch.full((3,), 60.0), padding=1)
     labels = torch.randint(10, (12,), device=DEVICE)
     model = model.to(DEVICE).to(memory_format=torch.channels_last)
-    return Trainer(model, projector, crops, labels, settings, half=half, quick=quick)
+    return Trainer(model, projector, crops, labels, settings, half=half, fused=quick)

@@ -28,7 +28,7 @@ def images(dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def small_resnet(**options: Any) -> nn.Module:
-    model = ResNetV2(3, 5, blocks=(1, 1), width=4, small=True).double()
+    model = ResNetV2(3, 5, blocks=(1, 1), width=4, small_stem=True).double()
     for norm in model.modules():
         if isinstance(norm, nn.BatchNorm2d):
             nn.init.uniform_(norm.weight, 0.5, 2.0)

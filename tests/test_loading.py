@@ -26,13 +26,13 @@ from nap.lab.loops.supervised.loading import (
     EvalBatches,
     RunBatches,
     TrainBatches,
-    batches_of,
     loader,
+    stream_batches,
     workers_for,
 )
 from nap.lab.loops.supervised.random_resized_crop import ResizedCrops
-from nap.lab.loops.supervised.shared_memory import WorkerLost, check_room, in_plain_words
-from nap.lab.loops.supervised.viewing import ImageNetConfig
+from nap.lab.loops.supervised.settings import ImageNetConfig
+from nap.lab.loops.supervised.shared_memory import WorkerLost, check_room, worker_errors_explained
 from nap.lab.runner.machine import SIDE_BY_SIDE
 from small_images import write_folders
 from two_processes import CPU
@@ -54,11 +54,11 @@ def item(dataset: Any, number: Any) -> Batch:
 def test_a_batch_depends_on_its_number_alone_whoever_makes_it(images: str) -> None:
     """Two worker processes, none, two processes with a share each; signals do not reach the workers."""
     train, _ = load_image_folders(Path(images))
-    looks = ResizedCrops(3, size=8, resize=8, smallest=0.2, flip=True)
+    looks = ResizedCrops(3, size=8, resize=8, min_area=0.2, flip=True)
     learnt = TrainBatches(train, looks, 8)
     expected = [item(learnt, step) for step in range(2, 9)]
     found = loader(learnt, range(2, 9), workers=2, pin=False)
-    stream = batches_of(found, CPU)
+    stream = stream_batches(found, CPU)
     first = next(stream)
     workers = multiprocessing.active_children()
     assert len(workers) == 2
@@ -81,15 +81,15 @@ def test_a_batch_depends_on_its_number_alone_whoever_makes_it(images: str) -> No
         numbers = batches(3, 1, epoch, count=30, batch_size=8).flatten()
         labels = torch.cat([item(learnt, A_PASS * epoch + k)[1] for k in range(A_PASS)])
         assert labels.tolist() == train.labels[numbers].tolist()
-    again = learnt.crops.drawn(train, 5, 1)
-    assert again.tobytes() == looks.drawn(train, 5, 1).tobytes()
-    assert again.tobytes() != looks.drawn(train, 5, 2).tobytes()
-    assert again.tobytes() != replace(looks, seed=4).drawn(train, 5, 1).tobytes()
+    again = learnt.crops.sample(train, 5, 1)
+    assert again.tobytes() == looks.sample(train, 5, 1).tobytes()
+    assert again.tobytes() != looks.sample(train, 5, 2).tobytes()
+    assert again.tobytes() != replace(looks, seed=4).sample(train, 5, 1).tobytes()
 
 
 def test_each_test_image_is_seen_once_by_one_process(images: str) -> None:
     _, val = load_image_folders(Path(images))
-    looks = ResizedCrops(0, size=8, resize=8, smallest=1.0, flip=False)
+    looks = ResizedCrops(0, size=8, resize=8, min_area=1.0, flip=False)
     whole = torch.cat([item(EvalBatches(val, looks, 5), k)[0] for k in range(3)])
     parts = []
     for rank in (0, 1):
@@ -101,11 +101,11 @@ def test_each_test_image_is_seen_once_by_one_process(images: str) -> None:
 
 def test_batches_to_be_judged_on_follow_each_interval_and_the_last_update(images: str) -> None:
     train, val = load_image_folders(Path(images))
-    looks = ResizedCrops(0, size=8, resize=8, smallest=1.0, flip=False)
+    looks = ResizedCrops(0, size=8, resize=8, min_area=1.0, flip=False)
     needed = RunBatches(TrainBatches(train, looks, 8), EvalBatches(val, looks, 8))
-    judged = [("judge", 0), ("judge", 1)]  # 12 images
-    learnt = [("learn", update) for update in range(5)]
-    assert list(needed.order(0, 5, every=2)) == [
+    judged = [("eval", 0), ("eval", 1)]  # 12 images
+    learnt = [("train", update) for update in range(5)]
+    assert list(needed.order(0, 5, eval_every=2)) == [
         *learnt[:2],
         *judged,
         *learnt[2:4],
@@ -113,9 +113,9 @@ def test_batches_to_be_judged_on_follow_each_interval_and_the_last_update(images
         learnt[4],
         *judged,
     ]
-    assert list(needed.order(2, 4, every=2)) == [*learnt[2:4], *judged]
-    assert not list(needed.order(4, 4, every=2))
-    for kind, dataset in (("learn", needed.learnt), ("judge", needed.judged)):
+    assert list(needed.order(2, 4, eval_every=2)) == [*learnt[2:4], *judged]
+    assert not list(needed.order(4, 4, eval_every=2))
+    for kind, dataset in (("train", needed.train), ("eval", needed.eval)):
         found, expected = item(needed, (kind, 1)), item(dataset, 1)
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
@@ -151,7 +151,7 @@ def test_a_run_does_not_begin_without_room_for_its_batches(
 ) -> None:
     """Two ready for each worker and two in the run's hands; at paper scale in a container, too many."""
     settings = ImageNetConfig(
-        images=images, batch_size=20, size=100, resize=100, width=4, epochs=1, warm_up=0.0
+        images=images, batch_size=20, image_size=100, resize=100, width=4, epochs=1, warmup_epochs=0.0
     )
     a_batch = 20 * (100 * 100 * 3 + 8)
 
@@ -199,8 +199,8 @@ def test_an_error_in_a_worker_leaves_none_behind() -> None:
     """Nor one that a process would wait for when it ends."""
     gc.disable()
     try:
-        with in_plain_words(), pytest.raises(RuntimeError, match="a mistake"):
-            list(batches_of(loader(Failing(), range(9), workers=1, pin=False), CPU))
+        with worker_errors_explained(), pytest.raises(RuntimeError, match="a mistake"):
+            list(stream_batches(loader(Failing(), range(9), workers=1, pin=False), CPU))
         assert not multiprocessing.active_children()
     finally:
         gc.enable()
@@ -241,30 +241,40 @@ class Cramped(TrainBatches):
 def test_the_loss_of_a_worker_or_batch_ends_the_run_and_says_the_way_out(
     images: str, kind: type[TrainBatches], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "PATIENCE_SECONDS", 30.0)
+    monkeypatch.setattr(loading, "TIMEOUT_SECONDS", 30.0)
     settings = ImageNetConfig(
-        images=images, blocks=(1,), width=4, small_stem=True, batch_size=8, size=8, resize=8, warm_up=0.0
+        images=images,
+        blocks=(1,),
+        width=4,
+        small_stem=True,
+        batch_size=8,
+        image_size=8,
+        resize=8,
+        warmup_epochs=0.0,
     )
     run = ImageNetWork(NetworkRun(BASELINE, settings, 0, {}), CPU, workers=1)
-    learnt = run.needed.learnt
-    run.needed.learnt = kind(learnt.pictures, learnt.crops, learnt.batch_size)
+    learnt = run.batches.train
+    run.batches.train = kind(learnt.images, learnt.crops, learnt.batch_size)
     with pytest.raises(WorkerLost, match=message + " same command goes on where it was saved last"):
         run.step()
 
 
 def test_a_batch_that_never_comes_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "PATIENCE_SECONDS", 0.01)  # no worker has begun by then
-    stream = batches_of(loader(Failing(), range(2), workers=1, pin=False), CPU)
-    with pytest.raises(WorkerLost, match=r"lost on its way.*the same command goes on"), in_plain_words():
+    monkeypatch.setattr(loading, "TIMEOUT_SECONDS", 0.01)  # no worker has begun by then
+    stream = stream_batches(loader(Failing(), range(2), workers=1, pin=False), CPU)
+    with (
+        pytest.raises(WorkerLost, match=r"lost on its way.*the same command goes on"),
+        worker_errors_explained(),
+    ):
         next(stream)
 
 
 def test_other_errors_keep_their_words() -> None:
-    with pytest.raises(RuntimeError, match=r"^out of resource: shared memory$"), in_plain_words():
+    with pytest.raises(RuntimeError, match=r"^out of resource: shared memory$"), worker_errors_explained():
         raise RuntimeError("out of resource: shared memory")
 
 
 def test_a_bus_error_is_for_want_of_room() -> None:
     said = "DataLoader worker (pid 3) is killed by signal: Bus error. It may be out of shared memory."
-    with pytest.raises(WorkerLost, match="found no room in /dev/shm"), in_plain_words():
+    with pytest.raises(WorkerLost, match="found no room in /dev/shm"), worker_errors_explained():
         raise RuntimeError(said)

@@ -15,7 +15,6 @@ MODULES = [
     "nap.lab.loops.common.work",
     "nap.lab.loops.supervised.settings",
     "nap.lab.loops.supervised.arms",
-    "nap.lab.loops.supervised.viewing",
     "nap.lab.loops.language.settings",
     "nap.lab.loops.language.arms",
     "nap.lab.datasets.catalog",

@@ -16,7 +16,7 @@ from nap.lab.loops.supervised.stacked.convert import (
     POOL,
     RectifiedBatchNorm2d,
     StackedBatchNorm2d,
-    gather_,
+    collect_statistics_,
     stackable,
 )
 from nap.lab.models.vgg import vgg
@@ -37,7 +37,9 @@ def test_it_is_the_same_network(arm: VisionArm, size: int) -> None:
     torch.manual_seed(0)
 
     def make() -> nn.Module:
-        return vgg((3, size, size), 4, channels=(6, 8, 0, 5, 0, 7), mean=True, hidden=(), batch_norm=True)
+        return vgg(
+            (3, size, size), 4, channels=(6, 8, 0, 5, 0, 7), global_pool=True, hidden=(), batch_norm=True
+        )
 
     model, _ = build(arm, make, torch.randn(2, 3, size, size))
     model = model.double()
@@ -101,7 +103,7 @@ def test_averages_are_gathered_by_name_whatever_the_order_of_calls() -> None:
     torch.manual_seed(0)
     model, x = Reversed().double(), torch.randn(3, 4, 6, 6, dtype=torch.float64)
     skeleton = stackable(model)
-    shares, gathered = gather_(skeleton)
+    shares, gathered = collect_statistics_(skeleton)
     skeleton(x)
     model.train()(x)
     assert shares == {"last.1": 0.1, "first.1": 0.1}

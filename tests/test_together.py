@@ -35,8 +35,8 @@ from nap.lab.runner.work import NotFinite
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 TINY = CifarConfig(
-    data="digits", channels=(4, 0, 8, 0), mean=True, hidden=(), batch_size=400, steps=5, every=1, crop=1,
-    learning_rate=0.02,
+    data="digits", channels=(4, 0, 8, 0), global_pool=True, hidden=(), batch_size=400, steps=5, eval_every=1,
+    crop_padding=1, learning_rate=0.02,
 )  # fmt: skip
 SEEDS = 3
 
@@ -74,7 +74,7 @@ def test_each_learns_what_it_learns_alone(arm: VisionArm) -> None:
     run = work(arm, first=1)
     found = finished(run)
     for k, seed in enumerate(range(1, 1 + SEEDS)):
-        alone = work(arm, first=seed, together=1)
+        alone = work(arm, first=seed, seeds_per_run=1)
         rows = finished(alone)
         compare(run.trainers[k], alone.trainer, 1e-4)
         for one, other in zip([row for row in found if row["seed"] == seed], rows, strict=True):
@@ -84,8 +84,8 @@ def test_each_learns_what_it_learns_alone(arm: VisionArm) -> None:
 
 @pytest.mark.skipif(CUDA, reason="there products are in bfloat16")
 def test_a_stack_of_one_is_that_one() -> None:
-    run, alone = work(NAP, together=1, stack=True), work(NAP, together=1)
-    assert run._together is not None
+    run, alone = work(NAP, seeds_per_run=1, stack=True), work(NAP, seeds_per_run=1)
+    assert run._stack is not None
     for one, other in zip(finished(run), finished(alone), strict=True):
         arms = {one.pop("arm"), other.pop("arm")}
         assert arms == {"NaP"}
@@ -96,7 +96,7 @@ def test_a_stack_of_one_is_that_one() -> None:
 @pytest.mark.skipif(CUDA, reason="there cuDNN may add up in another order each time")
 def test_one_after_the_other_is_bit_by_bit_alone() -> None:
     """Where they are not stacked, as on a CPU."""
-    run, alone = work(NAP, stack=False), work(NAP, first=2, together=1)
+    run, alone = work(NAP, stack=False), work(NAP, first=2, seeds_per_run=1)
     assert [row for row in finished(run) if row["seed"] == 2] == finished(alone)
 
 
@@ -119,8 +119,8 @@ def test_a_loss_that_is_not_finite_stops_all_and_is_named() -> None:
     run = work(NORM_ONLY)
     with torch.no_grad():
         run.trainers[1].parameters[0].fill_(torch.nan)
-    assert run._together is not None
-    run._together.refresh_()
+    assert run._stack is not None
+    run._stack.refresh_()
     with pytest.raises(NotFinite, match="of seed 1, the loss is not finite at update 1"):
         run.step()
 
@@ -129,9 +129,9 @@ def test_a_loss_that_is_not_finite_stops_all_and_is_named() -> None:
 @pytest.mark.parametrize("arm", [BASELINE, NAP], ids=lambda arm: arm.name)
 def test_in_bfloat16_with_quick_updates(arm: VisionArm) -> None:
     def trainers(quick: bool) -> list[Trainer]:
-        plain = [work(arm, first=seed, together=1).trainer for seed in range(SEEDS)]
+        plain = [work(arm, first=seed, seeds_per_run=1).trainer for seed in range(SEEDS)]
         return [
-            Trainer(t.model, t.projector, t.images, t.labels, TINY, half=True, graph=False, quick=quick)
+            Trainer(t.model, t.projector, t.images, t.labels, TINY, half=True, graph=False, fused=quick)
             for t in plain
         ]
 
@@ -142,9 +142,9 @@ def test_in_bfloat16_with_quick_updates(arm: VisionArm) -> None:
     orders = [order.to(DEVICE) for order in orders]
     one, others = StackedTrainer(trainers(False), graph=False), trainers(True)
     before = [p.detach().clone() for p in others[0].parameters]
-    one.learn(orders, range(SEEDS), lambda step: (0.02, 0.01), 0)
+    one.train_epoch(orders, range(SEEDS), lambda step: (0.02, 0.01), 0)
     for k, alone in enumerate(others):
-        alone.learn(orders[k], k, lambda step: (0.02, 0.01), 0)
+        alone.train_epoch(orders[k], k, lambda step: (0.02, 0.01), 0)
         for p, q in zip(one.trainers[k].parameters, alone.parameters, strict=True):
             assert_close(p, q, rtol=0.02, atol=0.02)
     moved = [(p - q).norm() for p, q in zip(one.trainers[0].parameters, before, strict=True)]
@@ -161,7 +161,7 @@ def test_gradients_in_bfloat16_are_as_near_to_the_true_ones_as_pytorch_s(arm: Vi
     images = images.bfloat16().float()
     model, _ = build(
         arm,
-        lambda: vgg((3, 16, 16), 10, channels=(64, 64, 0, 128), mean=True, hidden=(), batch_norm=True),
+        lambda: vgg((3, 16, 16), 10, channels=(64, 64, 0, 128), global_pool=True, hidden=(), batch_norm=True),
         images[:2].cpu(),
     )
     model = model.to(DEVICE).to(memory_format=torch.channels_last).train()
@@ -196,16 +196,16 @@ def test_in_bfloat16_without_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
         return plain(name, *ways)
 
     monkeypatch.setattr(conv, "best", best)
-    t = work(BASELINE, together=1).trainer
+    t = work(BASELINE, seeds_per_run=1).trainer
     settings = replace(TINY, momentum=0.0)
     own = Trainer(t.model, None, t.images, t.labels, settings, half=True, graph=False)
     one = StackedTrainer([own], graph=False)
-    one.learn([torch.arange(800, device=DEVICE).view(2, 400)], [0], lambda step: (0.02, 0.01), 0)
+    one.train_epoch([torch.arange(800, device=DEVICE).view(2, 400)], [0], lambda step: (0.02, 0.01), 0)
     assert kinds == {torch.bfloat16}
 
 
 def test_seeds_are_shared_among_runs() -> None:
-    names = [run.name for run in runs(replace(DEMO, seeds=5, together=2, arms=("NaP",)))]
+    names = [run.name for run in runs(replace(DEMO, seeds=5, seeds_per_run=2, arms=("NaP",)))]
     assert names == ["nap-seeds-0-1", "nap-seeds-2-3", "nap-seed-4"]
     assert [run.name for run in runs(replace(DEMO, seeds=2, arms=("NaP",)))] == ["nap-seed-0", "nap-seed-1"]
 

@@ -19,8 +19,7 @@ from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised.arms import NAP, TRANSLATED
 from nap.lab.loops.supervised.cifar_run import CifarWork
 from nap.lab.loops.supervised.imagenet_run import ImageNetWork
-from nap.lab.loops.supervised.settings import CifarConfig
-from nap.lab.loops.supervised.viewing import ImageNetConfig
+from nap.lab.loops.supervised.settings import CifarConfig, ImageNetConfig
 from nap.lab.rows import Rows
 from nap.schedules import weight_decay_rates
 from small_images import write_folders
@@ -63,16 +62,16 @@ def check_rates(
 
 def test_of_images_in_memory() -> None:
     config = CifarConfig(
-        data="digits", channels=(4, 0, 8, 0), hidden=(16,), batch_size=400, steps=8, every=1, crop=1,
-        flip=False, weight_decay=20.0, momentum=0.5,
+        data="digits", channels=(4, 0, 8, 0), hidden=(16,), batch_size=400, steps=8, eval_every=1,
+        crop_padding=1, flip=False, weight_decay=20.0, momentum=0.5,
     )  # fmt: skip
     check(CifarWork, config, [config.rate(step) for step in range(8)])
 
 
 def test_of_images_in_files(tmp_path: Path) -> None:
     config = ImageNetConfig(
-        images=str(write_folders(tmp_path)), blocks=(1, 1), width=4, small_stem=True, size=8, resize=10,
-        smallest=0.5, batch_size=8, epochs=4, every=2, warm_up=0.5, weight_decay=2.0,
+        images=str(write_folders(tmp_path)), blocks=(1, 1), width=4, small_stem=True, image_size=8, resize=10,
+        min_crop_area=0.5, batch_size=8, epochs=4, eval_every=2, warmup_epochs=0.5, weight_decay=2.0,
     )  # fmt: skip
     a_pass = 3  # of 30 images
     check(ImageNetWork, config, [config.rate(step, a_pass) for step in range(4 * a_pass)])

@@ -20,14 +20,15 @@ from nap.lab import rows as row_files
 from nap.lab.cli import main
 from nap.lab.datasets.image_files import BrokenImage, load_image_folders
 from nap.lab.experiments.table1_imagenet import EXPERIMENT, PAPER
+from nap.lab.loops.common import work as common_work
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised import classifier, imagenet_run
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.build import resnet_factory
-from nap.lab.loops.supervised.imagenet_run import ImageNetWork, prepared
+from nap.lab.loops.supervised.imagenet_run import ImageNetWork, normalised
 from nap.lab.loops.supervised.loading import workers_for
-from nap.lab.loops.supervised.random_resized_crop import ResizedCrops, middle_box, random_box
-from nap.lab.loops.supervised.viewing import ImageNetConfig
+from nap.lab.loops.supervised.random_resized_crop import ResizedCrops, center_box, random_box
+from nap.lab.loops.supervised.settings import ImageNetConfig
 from nap.lab.models.vgg import vgg
 from nap.lab.runner import distributed
 from nap.lab.runner.distributed import ProcessGroup
@@ -38,15 +39,17 @@ from two_processes import CPU, both
 
 Row = dict[str, Any]
 TINY = ImageNetConfig(
-    blocks=(1, 1), width=4, small_stem=True, size=8, resize=10, smallest=0.5, batch_size=8, epochs=4, every=2,
-    warm_up=0.5, seeds=1,
+    blocks=(1, 1), width=4, small_stem=True, image_size=8, resize=10, min_crop_area=0.5, batch_size=8,
+    epochs=4, eval_every=2, warmup_epochs=0.5, seeds=1,
 )  # fmt: skip
 A_PASS = 3  # of 30 images in batches of 8
 
 
 def without_batch_norm(config: ImageNetConfig, classes: int) -> Callable[[], nn.Module]:
     """Builds a network whose numbers do not depend on how a batch is shared."""
-    return lambda: vgg((3, config.size, config.size), classes, channels=(4, 0, 8, 0), hidden=(16,))
+    return lambda: vgg(
+        (3, config.image_size, config.image_size), classes, channels=(4, 0, 8, 0), hidden=(16,)
+    )
 
 
 @pytest.fixture
@@ -68,31 +71,33 @@ def finished(run: ImageNetWork) -> list[Row]:
 # what is seen
 
 
-def boxes(width: int, height: int, smallest: float, count: int = 4000) -> np.ndarray:
+def boxes(width: int, height: int, min_crop_area: float, count: int = 4000) -> np.ndarray:
     draws = np.random.default_rng(0)
-    return np.array([random_box(width, height, draws=draws, smallest=smallest) for _ in range(count)])
+    return np.array([random_box(width, height, rng=draws, min_area=min_crop_area) for _ in range(count)])
 
 
-@pytest.mark.parametrize("smallest", [0.08, 0.25])
-def test_random_parts_have_the_areas_shapes_and_places_that_they_should(smallest: float) -> None:
-    left, top, right, bottom = boxes(1000, 1000, smallest).T
+@pytest.mark.parametrize("min_crop_area", [0.08, 0.25])
+def test_random_parts_have_the_areas_shapes_and_places_that_they_should(min_crop_area: float) -> None:
+    left, top, right, bottom = boxes(1000, 1000, min_crop_area).T
     assert left.min() >= 0
     assert top.min() >= 0
     assert max(right.max(), bottom.max()) <= 1000
     width, height = right - left, bottom - top
     share, shape = width * height / 1e6, np.log(width / height) / np.log(4 / 3)
-    assert share.min() > smallest - 0.001
+    assert share.min() > min_crop_area - 0.001
     assert np.abs(shape).max() < 1.02
     always_fit = share < 0.5  # of these none is left out for its shape
     quantiles = np.linspace(0.1, 0.9, 9)
-    shares = smallest + (0.5 - smallest) * quantiles
+    shares = min_crop_area + (0.5 - min_crop_area) * quantiles
     np.testing.assert_allclose(np.quantile(share[always_fit], quantiles), shares, atol=0.02)
     np.testing.assert_allclose(np.quantile(shape[always_fit], quantiles), 2 * quantiles - 1, atol=0.1)
     for place, room in ((left, 1000 - width), (top, 1000 - height)):
         np.testing.assert_allclose(
             np.quantile(place[always_fit] / room[always_fit], quantiles), quantiles, atol=0.05
         )
-    assert np.mean(always_fit) > (0.5 - smallest) / (1 - smallest), "large ones are left out more often"
+    assert np.mean(always_fit) > (0.5 - min_crop_area) / (1 - min_crop_area), (
+        "large ones are left out more often"
+    )
 
 
 @pytest.mark.parametrize(("width", "height"), [(1000, 10), (10, 1000)])
@@ -101,15 +106,15 @@ def test_of_a_long_strip_the_middle_is_seen(width: int, height: int) -> None:
     for box in boxes(width, height, 0.9, 20):
         assert (box[long], box[long + 2]) == (493, 506)
         assert (box[short], box[short + 2]) == (0, 10)
-    assert np.ptp(middle_box(width, height, share=0.5)[long::2]) == 5
+    assert np.ptp(center_box(width, height, share=0.5)[long::2]) == 5
 
 
 def test_half_of_the_images_are_mirrored(images: str) -> None:
     train, _ = load_image_folders(Path(images))
-    looks = ResizedCrops(0, size=18, resize=18, smallest=0.2, flip=True)
+    looks = ResizedCrops(0, size=18, resize=18, min_area=0.2, flip=True)
     mirrored = 0
     for epoch in range(200):
-        plain, found = (replace(looks, flip=flip).drawn(train, 1, epoch) for flip in (False, True))
+        plain, found = (replace(looks, flip=flip).sample(train, 1, epoch) for flip in (False, True))
         mirrored += not np.array_equal(plain, found)
         assert np.array_equal(found, plain) or np.array_equal(found, plain[:, ::-1])
     assert 75 < mirrored < 125
@@ -120,22 +125,24 @@ def test_to_be_judged_an_image_is_scaled_and_its_middle_is_seen(images: str) -> 
     val.path(1).write_bytes(picture(0, 1, "PNG", width=48, height=32))
     with Image.open(val.path(1)) as image:
         expected = image.resize((24, 16), Image.Resampling.BILINEAR).crop((8, 4, 16, 12))
-    found = ResizedCrops(0, size=8, resize=16, smallest=0.5, flip=True).plain(val, 1)
+    found = ResizedCrops(0, size=8, resize=16, min_area=0.5, flip=True).center(val, 1)
     np.testing.assert_array_equal(found, np.asarray(expected))
 
 
 def test_the_smallest_part_may_be_all_of_an_image(images: str) -> None:
     train, _ = load_image_folders(Path(images))
     train.path(1).write_bytes(picture(0, 1, "PNG", width=32, height=32))
-    looks = ResizedCrops(0, size=8, resize=8, smallest=1.0, flip=False)
+    looks = ResizedCrops(0, size=8, resize=8, min_area=1.0, flip=False)
     for epoch in range(5):
-        np.testing.assert_array_equal(looks.drawn(train, 1, epoch), looks.plain(train, 1))
-        assert not np.array_equal(replace(looks, smallest=0.2).drawn(train, 1, epoch), looks.plain(train, 1))
+        np.testing.assert_array_equal(looks.sample(train, 1, epoch), looks.center(train, 1))
+        assert not np.array_equal(
+            replace(looks, min_area=0.2).sample(train, 1, epoch), looks.center(train, 1)
+        )
 
 
 def test_levels_are_standardised_as_is_usual_for_imagenet() -> None:
     pixels = torch.arange(2 * 4 * 5 * 3, dtype=torch.uint8).view(2, 4, 5, 3)
-    found = prepared(pixels)
+    found = normalised(pixels)
     assert found.is_contiguous(memory_format=torch.channels_last)
     usual = ((0.485, 0.229), (0.456, 0.224), (0.406, 0.225))  # red, green, blue, of levels from 0 to 1
     for channel, (mean, std) in enumerate(usual):
@@ -163,7 +170,7 @@ def test_an_update_is_what_one_does_by_hand(images: str, decay_scales: bool) -> 
     """PyTorch's plain SGD on the batches of the files, and a projection after each step."""
     import nap
 
-    config = replace(TINY, images=images, epochs=1, every=1, warm_up=0.0, weight_decay=0.5)
+    config = replace(TINY, images=images, epochs=1, eval_every=1, warmup_epochs=0.0, weight_decay=0.5)
     run = work(replace(config, decay_scales=decay_scales))
     model = copy.deepcopy(run.trainer.model).train()
     projector = nap.Projector(model)
@@ -173,13 +180,13 @@ def test_an_update_is_what_one_does_by_hand(images: str, decay_scales: bool) -> 
     ]
     optimizer = torch.optim.SGD(groups, lr=1.0, momentum=0.9, nesterov=True)
     for step in range(A_PASS):
-        batch = run.needed.learnt[step]
+        batch = run.batches.train[step]
         assert not isinstance(batch, str)
         pixels, labels = batch
         for group in optimizer.param_groups:
             group["lr"] = 0.05 * (1 + np.cos(np.pi * step / A_PASS))
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(prepared(pixels)), labels, label_smoothing=0.1).backward()
+        nn.functional.cross_entropy(model(normalised(pixels)), labels, label_smoothing=0.1).backward()
         optimizer.step()
         projector.project_()
     run.step()
@@ -191,7 +198,7 @@ def test_an_update_is_what_one_does_by_hand(images: str, decay_scales: bool) -> 
 
 def test_a_row_is_about_the_updates_since_the_last_one(images: str) -> None:
     config = replace(TINY, images=images, epochs=5)
-    each, rows = finished(work(replace(config, every=1))), finished(work(config))
+    each, rows = finished(work(replace(config, eval_every=1))), finished(work(config))
     assert [row["epoch"] for row in rows] == [2, 4, 5]
     for name in ("accuracy", "loss"):
         one, two, three, four, five = (row[name] for row in each)
@@ -205,13 +212,13 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_and_reads_only_what_is_left(
     images: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(TINY, images=images)
-    monkeypatch.setattr(imagenet_run, "STRETCH", 2)
+    monkeypatch.setattr(common_work, "CHUNK", 2)
     whole = finished(work(config))
     for stop in (1, 2, 3, 4, 5):  # after updates 2 to 10 of 12; an epoch has three, and rows come at 6 and 12
         first, rest = work(config), work(config)
         rows = [row for _ in range(stop) for row in first.step()]
         rest.load_state_dict(copy.deepcopy(first.state_dict()))
-        learnt, judged = rest.needed.learnt.pictures, rest.needed.judged.pictures
+        learnt, judged = rest.batches.train.images, rest.batches.eval.images
         counted = [mock.Mock(wraps=pictures.encoded) for pictures in (learnt, judged)]
         for pictures, count in zip((learnt, judged), counted, strict=True):
             monkeypatch.setattr(pictures, "encoded", count)
@@ -243,7 +250,7 @@ def test_a_state_may_be_loaded_into_a_run_that_is_under_way(images: str) -> None
 
 @pytest.mark.slow
 def test_the_workers_of_a_run_are_there_from_its_first_update_to_its_last_row(images: str) -> None:
-    config = replace(TINY, images=images, every=1)
+    config = replace(TINY, images=images, eval_every=1)
     alone, rows, workers = finished(work(config)), [], []
     run = work(config, workers=2)
     while run.done < run.total:
@@ -297,15 +304,15 @@ def test_settings_and_data_that_do_not_fit_are_refused(images: str, monkeypatch:
     for change, message in (
         ({"blocks": ()}, "blocks is"),
         ({"resize": 4}, "resize"),
-        ({"warm_up": 99.0}, "warm_up"),
-        ({"smallest": 0.0}, "smallest"),
+        ({"warmup_epochs": 99.0}, "warmup_epochs"),
+        ({"min_crop_area": 0.0}, "min_crop_area"),
         ({"momentum": 1.0}, "momentum"),
-        ({"smoothing": 1.0}, "smoothing"),
+        ({"label_smoothing": 1.0}, "label_smoothing"),
         ({"data": "digits", "images": "x"}, "add --data imagenet, or leave --images out"),
     ):
         with pytest.raises(ValueError, match=message):
             replace(TINY, **change)
-    with pytest.raises(ValueError, match=r"a batch of 31, but images .* has 30 images"):
+    with pytest.raises(ValueError, match=r"batch_size is 31, but images .* has 30 images"):
         work(replace(TINY, images=images, batch_size=31))
     monkeypatch.setenv("NAP_WORKERS", "many")
     with pytest.raises(ValueError, match="NAP_WORKERS=many"):
@@ -376,7 +383,7 @@ def work_on(config: ImageNetConfig, make: Any) -> ImageNetWork:
 
 
 def everything(group: ProcessGroup, config: ImageNetConfig, state: Row) -> Row:
-    imagenet_run.STRETCH = 4
+    common_work.CHUNK = 4
     rest = work_on(config, without_batch_norm)
     rest.load_state_dict(state)
     return {"plain": learn(config, without_batch_norm), "rest": finished(rest), "normed": learn(config)}
@@ -387,7 +394,7 @@ def test_two_processes_compute_what_one_does(
     images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for BatchNorm, whose statistics are those of each process's share."""
-    monkeypatch.setattr(imagenet_run, "STRETCH", 4)
+    monkeypatch.setattr(common_work, "CHUNK", 4)
     config = replace(TINY, images=images)
     alone = learn(config, without_batch_norm)
     both_of = both(everything, tmp_path / "processes", config, alone["state"])

@@ -28,7 +28,7 @@ from nap.lab.loops.supervised import classifier, trainer
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
 from nap.lab.loops.supervised.build import vgg_factory
 from nap.lab.loops.supervised.cifar_run import CifarWork
-from nap.lab.loops.supervised.random_crop import Edges, PaddedImages, with_edge
+from nap.lab.loops.supervised.random_crop import PaddedImages, PaddingMode, pad
 from nap.lab.loops.supervised.settings import CifarConfig
 from nap.lab.models.vgg import vgg
 from nap.lab.runner import checkpoint
@@ -38,7 +38,14 @@ from recordings import run_and_put_back
 
 CPU = torch.device("cpu")
 TINY = CifarConfig(
-    data="digits", channels=(4, 0, 8, 0), hidden=(16,), batch_size=400, steps=8, every=2, crop=1, flip=False
+    data="digits",
+    channels=(4, 0, 8, 0),
+    hidden=(16,),
+    batch_size=400,
+    steps=8,
+    eval_every=2,
+    crop_padding=1,
+    flip=False,
 )  # 1,438 images: three updates a pass
 
 
@@ -58,9 +65,9 @@ def finished(run: CifarWork) -> list[dict[str, Any]]:
 def test_a_crop_is_what_one_cuts_out_by_hand(top: int, left: int, mirrored: bool, number: int) -> None:
     pixels = torch.arange(3 * 2 * 5 * 6, dtype=torch.uint8).view(3, 2, 5, 6)
     mean, std = torch.tensor([3.0, 70.0]), torch.tensor([2.0, 5.0])
-    crops = PaddedImages.of(pixels, mean, std, edge=2)
+    crops = PaddedImages.of(pixels, mean, std, padding=2)
     places = (torch.tensor([number]), torch.tensor([top]), torch.tensor([left]), torch.tensor([mirrored]))
-    found = crops.at(*places)[0]
+    found = crops.random_crop(places[0], torch.stack(places[1:]))[0]
     for y in range(5):
         for x in range(6):
             row, column = y + top - 2, (5 - x if mirrored else x) + left - 2
@@ -71,25 +78,25 @@ def test_a_crop_is_what_one_cuts_out_by_hand(top: int, left: int, mirrored: bool
 
 def test_crops_use_every_place_and_plain_ones_the_middle() -> None:
     pixels = torch.randint(256, (1, 1, 4, 4), dtype=torch.uint8)
-    crops = PaddedImages.of(pixels, torch.zeros(1), torch.ones(1), edge=2)
-    places = crops.places((2000,), torch.Generator().manual_seed(0))
-    many = crops.drawn(torch.zeros(2000, dtype=torch.int64), places)
+    crops = PaddedImages.of(pixels, torch.zeros(1), torch.ones(1), padding=2)
+    places = crops.sample((2000,), torch.Generator().manual_seed(0))
+    many = crops.random_crop(torch.zeros(2000, dtype=torch.int64), places)
     assert len({tuple(crop.flatten().tolist()) for crop in many}) == 5 * 5 * 2
-    torch.testing.assert_close(crops.plain(torch.tensor([0]))[0], pixels[0].float())
+    torch.testing.assert_close(crops.center_crop(torch.tensor([0]))[0], pixels[0].float())
     assert many.is_contiguous(memory_format=torch.channels_last)
 
 
-@given(st.integers(0, 3), st.sampled_from(["black", "mean", "mirror"]))
+@given(st.integers(0, 3), st.sampled_from(["zeros", "mean", "reflect"]))
 def test_an_edge_is_what_numpy_makes_of_it(edge: int, edges: Any) -> None:
     pixels = torch.randint(256, (3, 2, 5, 4), dtype=torch.uint8)
     mean = torch.tensor([3.4, 70.6])
-    found = with_edge(pixels, edge, edges, mean)
+    found = pad(pixels, edge, edges, mean)
     around = [(0, 0), (0, 0), (edge, edge), (edge, edge)]
     for channel, level in enumerate((3, 71)):
         hows: dict[str, dict[str, Any]] = {
-            "black": {"mode": "constant"},
+            "zeros": {"mode": "constant"},
             "mean": {"mode": "constant", "constant_values": level},
-            "mirror": {"mode": "reflect"},
+            "reflect": {"mode": "reflect"},
         }
         by_hand = np.pad(pixels.numpy(), around, **hows[edges])[:, channel]
         assert np.array_equal(found[:, channel].numpy(), by_hand)
@@ -97,18 +104,19 @@ def test_an_edge_is_what_numpy_makes_of_it(edge: int, edges: Any) -> None:
 
 def test_the_edges_that_are_asked_for_are_cropped_into() -> None:
     padded = [
-        work(BASELINE, replace(TINY, crop=2, edges=edges)).trainer.images.padded for edges in get_args(Edges)
+        work(BASELINE, replace(TINY, crop_padding=2, padding_mode=edges)).trainer.images.padded
+        for edges in get_args(PaddingMode)
     ]
     for one, other in combinations(padded, 2):
         assert torch.equal(one[:, 2:-2, 2:-2], other[:, 2:-2, 2:-2])
         assert not torch.equal(one, other)
-    with pytest.raises(ValueError, match="images of 8×8 pixels do not go on for 8 in a mirror; lower --crop"):
-        work(BASELINE, replace(TINY, crop=8, edges="mirror"))
+    with pytest.raises(ValueError, match="images of 8×8 pixels cannot be padded by 8 with their reflection; lower --crop-padding"):
+        work(BASELINE, replace(TINY, crop_padding=8, padding_mode="reflect"))
 
 
 @pytest.mark.parametrize(("over", "layout"), [("sample", "sample"), ("position", "channels")])
 def test_norms_take_together_what_the_settings_say(over: Any, layout: str) -> None:
-    model = work(NAP, replace(TINY, over=over)).trainer.model
+    model = work(NAP, replace(TINY, norm_axes=over)).trainer.model
     norms = [m for m in model.modules() if isinstance(m, Norm) and m.spatial]
     assert {norm.layout for norm in norms} == {layout}
     assert len(norms) == 2
@@ -119,7 +127,7 @@ def test_norms_take_together_what_the_settings_say(over: Any, layout: str) -> No
 def test_a_run_is_what_one_does_by_hand(arm: VisionArm, decay_scales: bool) -> None:
     """PyTorch's plain SGD with Nesterov's momentum, and a projection after each step."""
     # so large that one sees what they act on
-    config = replace(TINY, weight_decay=0.5, decay_scales=decay_scales, smoothing=0.1)
+    config = replace(TINY, weight_decay=0.5, decay_scales=decay_scales, label_smoothing=0.1)
     run = work(arm, config, seed=1)
     model = copy.deepcopy(run.trainer.model)
     projector = nap.Projector(model) if arm.project else None
@@ -135,12 +143,12 @@ def test_a_run_is_what_one_does_by_hand(arm: VisionArm, decay_scales: bool) -> N
     for a_pass, steps in enumerate((3, 3, 2)):
         order = batches(1, 1, a_pass, count=1438, batch_size=400)[:steps]
         generator = torch.Generator().manual_seed((1 << 20) + a_pass)
-        places = run.trainer.images.places(order.shape, generator)
+        places = run.trainer.images.sample(order.shape, generator)
         for step, index in enumerate(order):
             for group, rate in zip(optimizer.param_groups, next(rates), strict=True):
                 group["lr"] = rate
             labels = run.trainer.labels[index]
-            logits = model(run.trainer.images.drawn(index, places[:, step]))
+            logits = model(run.trainer.images.random_crop(index, places[:, step]))
             optimizer.zero_grad()
             F.cross_entropy(logits, labels, label_smoothing=0.1).backward()
             optimizer.step()
@@ -161,15 +169,15 @@ def test_each_pass_of_each_seed_has_its_own_order_and_places() -> None:
     for run in (work(seed=0), work(seed=1), work(seed=2)):
         for _ in range(2):
             run.step()
-            found.append(run.trainer.draws.clone())
+            found.append(run.trainer.batches.clone())
     for one, other in combinations(found, 2):
         assert not torch.equal(one[:, 0], other[:, 0]), "the order"
         assert not torch.equal(one[:, 2:], other[:, 2:]), "the places"
 
 
 def test_a_network_is_judged_on_plain_images_without_smoothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "AT_ONCE", 150)  # of 359
-    run = work(config=replace(TINY, smoothing=0.3))
+    monkeypatch.setattr(trainer, "EVAL_BATCH", 150)  # of 359
+    run = work(config=replace(TINY, label_smoothing=0.3))
     row = finished(run)[-1]
     train, test = split("digits")
     mean, std = (numbers.view(-1, 1, 1).float() for numbers in train.statistics())
@@ -203,7 +211,7 @@ def test_what_is_left_out_is_a_function_of_the_seed_alone() -> None:
 
 
 def test_convolutions_start_as_large_as_asked_and_nap_keeps_them_so() -> None:
-    small, usual = (work(config=replace(TINY, weight_size=size)) for size in (0.5, 1.0))
+    small, usual = (work(config=replace(TINY, init_std_scale=size)) for size in (0.5, 1.0))
     for run in (small, usual):
         finished(run)
     small_norms, norms = (
@@ -287,7 +295,7 @@ def test_settings_can_be_chosen_without_the_images_for_tests() -> None:
 
 @pytest.mark.parametrize("hidden", [(), (16,)])
 def test_the_last_map_can_be_averaged(hidden: tuple[int, ...]) -> None:
-    config = replace(TINY, channels=(4, 0, 8), hidden=hidden, mean=True)
+    config = replace(TINY, channels=(4, 0, 8), hidden=hidden, global_pool=True)
     body, image = vgg_factory(config, (1, 8, 8), 10)().get_submodule("body"), torch.randn(2, 1, 8, 8)
     assert isinstance(body, torch.nn.Sequential)
     at = [type(module) for module in body].index(torch.nn.Flatten)
@@ -310,7 +318,7 @@ def test_it_learns_and_projected_weights_keep_their_norms() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*became zero, infinite or NaN")  # the test makes it so
 def test_an_update_that_is_not_finite_is_not_made_and_ends_its_pass() -> None:
-    run = work(config=replace(TINY, every=3))
+    run = work(config=replace(TINY, eval_every=3))
     with torch.no_grad():
         run.trainer.model.get_parameter("head.weight")[0, 0] = torch.nan
     before = [p.detach().clone() for p in run.trainer.parameters]
@@ -325,7 +333,7 @@ def test_an_update_that_is_not_finite_is_not_made_and_ends_its_pass() -> None:
     [
         ({"dropout": 1.0}, "dropout must be between 0 and 0.99"),
         ({"dropout": 0.5, "hidden": ()}, "no hidden layer; leave --dropout out"),
-        ({"weight_size": 0.0}, "weight_size must be"),
+        ({"init_std_scale": 0.0}, "init_std_scale must be"),
         ({"weight_norm": 0.01}, "weight_norm is 0.01; write a norm between 1 and 1000, or 0"),
         ({"held_out": -1}, "held_out must be"),
         ({"decays": (0.7, 0.5)}, "rising shares"),
@@ -333,7 +341,7 @@ def test_an_update_that_is_not_finite_is_not_made_and_ends_its_pass() -> None:
         ({"batch_size": 0}, "batch_size"),
         ({"learning_rate": -1.0}, "learning_rate"),
         ({"momentum": 1.0}, "momentum must be between 0 and 0.999"),
-        ({"smoothing": 1.0}, "smoothing must be between 0 and 0.999"),
+        ({"label_smoothing": 1.0}, "label_smoothing must be between 0 and 0.999"),
         ({"channels": (4, -4)}, r"channels are \(4, -4\); name those of each convolution"),
         ({"channels": (0, 0)}, r"channels are \(0, 0\); name those of each convolution"),
         ({"channels": ()}, r"channels are \(\); name those of each convolution"),

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from nap.lab.loops.supervised.loading import batches_of, loader
-from nap.lab.loops.supervised.worker_init import settle
+from nap.lab.loops.supervised.loading import loader, stream_batches
+from nap.lab.loops.supervised.worker_init import worker_init
 
 
 class Owner:
@@ -28,7 +28,7 @@ class Owner:
 
 
 def collecting_worker() -> None:
-    settle(0)
+    worker_init(0)
     gc.collect()
 
 
@@ -46,7 +46,7 @@ def test_a_worker_collects_nothing_that_it_inherited() -> None:
 
 
 def failing_worker() -> None:
-    settle(0)
+    worker_init(0)
     raise ValueError("no more")
 
 
@@ -90,5 +90,5 @@ def test_streams_that_are_left_midway_end_soon_and_without_complaint() -> None:
 
 if __name__ == "__main__":
     for _ in range(2):  # one is let go of, the other is still open when the process ends
-        stream = batches_of(loader(Parts(), range(9), workers=1, pin=False), torch.device("cpu"))
+        stream = stream_batches(loader(Parts(), range(9), workers=1, pin=False), torch.device("cpu"))
         next(stream)

@@ -17,8 +17,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 SETTINGS: dict[str, str] = {  # keys of configs, at any depth, and the options that set them (with hyphens)
+    "edges": "padding_mode",
+    "every": "eval_every",
+    "smallest": "min_crop_area",
+    "smoothing": "label_smoothing",
+    "table1-cifar/crop": "crop_padding",
+    "table1-cifar/mean": "global_pool",
+    "table1-cifar/over": "norm_axes",
+    "table1-imagenet/size": "image_size",
+    "table1-imagenet/warm_up": "warmup_epochs",
+    "together": "seeds_per_run",
+    "weight_size": "init_std_scale",
 }
 VALUES: dict[str, dict[str, str]] = {  # new name of a setting or column: {old value: new value}
+    "padding_mode": {"black": "zeros", "mirror": "reflect"},
 }
 ARMS: dict[str, str] = {  # values of the column "arm" and of --arms; run folders are named after them
 }

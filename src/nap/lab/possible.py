@@ -26,13 +26,13 @@ SIZES = {  # the most that a setting may be; paper scale has 1,536 units, 12 blo
     "length": 10_000_000,
     "vocabulary": 10_000_000,
     "resize": 65_536,
-    "size": 65_536,
+    "image_size": 65_536,
     "stack": 1_000,
     "n_steps": 10_000,
     "images": 1_000_000_000,
     "replay": 10_000_000_000,
     "probe": 100_000_000,
-    "together": 10_000,
+    "seeds_per_run": 10_000,
 }
 MOST = 1_000_000_000_000_000  # of any other whole number: steps, tokens, frames
 MAY_BE_INFINITE = ("clip",)  # no clipping

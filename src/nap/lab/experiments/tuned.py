@@ -16,7 +16,7 @@ from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.runner.folder import differences
 
 FILE_NAME = "tuned.json"
-FREE = ("learning_rate", "seeds", "first_seed", "seed", "together", "tags", "name")  # may differ
+FREE = ("learning_rate", "seeds", "first_seed", "seed", "seeds_per_run", "tags", "name")  # may differ
 
 
 @dataclass(frozen=True)

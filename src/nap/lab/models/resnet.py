@@ -34,11 +34,11 @@ class Block(nn.Module):
 
 
 class ResNetV2(nn.Module):
-    """Images (B, channels, H, W) → logits (B, classes). With `small` the stem keeps the size of the image.
+    """Images (B, channels, H, W) → logits (B, classes). `small_stem` keeps the size of the image.
 
     >>> sum(p.numel() for p in ResNetV2(3, 1000).parameters())
     25549352
-    >>> ResNetV2(3, 10, blocks=(1, 1), width=8, small=True)(torch.zeros(2, 3, 16, 16)).shape
+    >>> ResNetV2(3, 10, blocks=(1, 1), width=8, small_stem=True)(torch.zeros(2, 3, 16, 16)).shape
     torch.Size([2, 10])
     """
 
@@ -49,12 +49,12 @@ class ResNetV2(nn.Module):
         *,
         blocks: Sequence[int] = RESNET50,
         width: int = 64,
-        small: bool = False,
+        small_stem: bool = False,
     ):
         super().__init__()
-        kernel, stride = (3, 1) if small else (7, 2)
+        kernel, stride = (3, 1) if small_stem else (7, 2)
         self.stem = nn.Conv2d(channels, width, kernel, stride, kernel // 2, bias=False)
-        self.pool = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
+        self.pool = nn.Identity() if small_stem else nn.MaxPool2d(3, 2, 1)
         layers: list[nn.Module] = []
         inputs = width
         for stage, count in enumerate(blocks):

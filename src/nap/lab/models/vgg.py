@@ -17,22 +17,22 @@ def vgg(
     classes: int,
     *,
     channels: Sequence[int] = VGG16,
-    mean: bool = False,
+    global_pool: bool = False,
     hidden: Sequence[int] = (512, 512),
     batch_norm: bool = False,
     dropout: float = 0.0,
-    size: float = HE,
+    init_std_scale: float = HE,
     weight_norm: float = 0.0,
 ) -> nn.Sequential:
     """Convolutions of so many channels each, 0 for a pooling, then hidden layers; ReLU everywhere.
 
     Args:
-        mean: the last map is averaged over all places; else it is flattened.
-        dropout: share of a hidden layer's units that are left out of each update.
-        size: deviation of the convolutions' weights at the start, times √inputs. The norms after them make
-            up for it, but projected weights keep it: half of it is four times the effective rate.
-        weight_norm: of each convolution at the start; 0 leaves it to `size`, by which it grows with √outputs,
-            and projected layers with few outputs learn at a larger rate than those with many.
+        global_pool: the last map is averaged over all positions; else it is flattened.
+        dropout: rate of the hidden layers' dropout.
+        init_std_scale: standard deviation of the convolutions' initial weights, times √inputs. Norms after
+            them cancel it, but projected weights keep it: half of it is four times the effective rate.
+        weight_norm: of each convolution at the start; 0 leaves it to `init_std_scale`, by which it grows with
+            √outputs, and projected layers with few outputs learn at a larger rate than those with many.
 
     >>> from nap.lab.models.presets import VGG_LIKE
     >>> net = vgg((3, 32, 32), 10)
@@ -40,7 +40,8 @@ def vgg(
     16
     >>> sum(p.numel() for p in net.parameters())
     15245130
-    >>> sum(p.numel() for p in vgg((3, 32, 32), 10, channels=VGG_LIKE, mean=True, hidden=()).parameters())
+    >>> net = vgg((3, 32, 32), 10, channels=VGG_LIKE, global_pool=True, hidden=())
+    >>> sum(p.numel() for p in net.parameters())
     5465098
     """
     layers: list[nn.Module] = []
@@ -58,7 +59,7 @@ def vgg(
             f"images of {shape[1]}×{shape[2]} pixels are too small for {list(channels).count(POOL)} poolings;"
             " write fewer zeros in --channels"
         )
-    if mean:
+    if global_pool:
         layers.append(nn.AdaptiveAvgPool2d(1))
         height, width = 1, 1
     layers.append(nn.Flatten())
@@ -68,7 +69,7 @@ def vgg(
     net = nn.Sequential(OrderedDict(body=nn.Sequential(*layers), head=nn.Linear(last, classes)))
     for module in net.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
-            times = size if isinstance(module, nn.Conv2d) else HE
+            times = init_std_scale if isinstance(module, nn.Conv2d) else HE
             nn.init.normal_(module.weight, std=times * module.weight[0].numel() ** -0.5)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

@@ -34,9 +34,9 @@ def seeded_runs(
     *,
     prefix: str = "",
     distributed: bool = False,
-    together: int = 1,
+    seeds_per_run: int = 1,
 ) -> list[Run]:
-    """A run for each arm and each of the config's seeds, or for so many of them `together`.
+    """A run for each arm and each of the config's seeds, or for each `seeds_per_run` of them.
 
     How many seeds there are says nothing of one of them, so its settings have the usual number, whatever was
     asked for: more can be added later, in the same folder, as long as the runs that are there stay the same.
@@ -44,9 +44,9 @@ def seeded_runs(
     settings = replace(settings, seeds=type(settings).seeds, first_seed=0)
     first = config.first_seed
     whats = [
-        NetworkRun(arm, settings, seed, tags, min(together, first + config.seeds - seed))
+        NetworkRun(arm, settings, seed, tags, min(seeds_per_run, first + config.seeds - seed))
         for arm in arms
-        for seed in range(first, first + config.seeds, together)
+        for seed in range(first, first + config.seeds, seeds_per_run)
     ]
     return [
         Run(

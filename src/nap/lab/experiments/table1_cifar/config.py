@@ -24,14 +24,16 @@ class Table1CifarConfig(CifarConfig):
 
     arms: tuple[ArmName, ...] = arm_names(ARMS[:3])
     """arms to train; "NaP translated": weights in front of norms get rates that decay makes of the plan"""
-    together: int = 1
+    seeds_per_run: int = 1
     """networks of an arm, with seeds of their own, that are one run; on a GPU they learn in one step"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "together", self.together, 1)
-        if self.together > 1 and self.dropout:
-            raise ValueError("dropout is drawn for one network at a time: leave --dropout or --together out")
+        check(self, "seeds_per_run", self.seeds_per_run, 1)
+        if self.seeds_per_run > 1 and self.dropout:
+            raise ValueError(
+                "dropout is drawn for one network at a time: leave --dropout or --seeds-per-run out"
+            )
 
 
 # "VGG16-like": of three networks with VGG-16's arithmetic, that whose baseline ends nearest to the paper's.
@@ -41,21 +43,21 @@ class Table1CifarConfig(CifarConfig):
 # cost .8 points, and with edges of the mean level all arms end lower (PAPER.md).
 PAPER = Table1CifarConfig(
     channels=VGG_LIKE,
-    mean=True,
+    global_pool=True,
     hidden=(),
-    weight_size=0.88,
+    init_std_scale=0.88,
     weight_norm=8.7,
-    edges="mirror",
-    smoothing=0.1,
-    together=3,
+    padding_mode="reflect",
+    label_smoothing=0.1,
+    seeds_per_run=3,
 )
-SMALL = replace(PAPER, steps=40_000, every=2)
+SMALL = replace(PAPER, steps=40_000, eval_every=2)
 DEMO = Table1CifarConfig(
     data="digits",
     channels=(16, 16, 0, 32, 32, 0),
     hidden=(64,),
     steps=900,
-    every=2,
-    crop=1,
+    eval_every=2,
+    crop_padding=1,
     flip=False,
 )

@@ -24,7 +24,7 @@ def runs(config: Table1CifarConfig) -> list[Run]:
         run
         for arm in arms
         for run in seeded_runs(
-            config, [arm], _settings(config, arm), CifarWork, tags, together=config.together
+            config, [arm], _settings(config, arm), CifarWork, tags, seeds_per_run=config.seeds_per_run
         )
     ]
 

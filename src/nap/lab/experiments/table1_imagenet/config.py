@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.experiment import arm_names
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED
-from nap.lab.loops.supervised.viewing import ImageNetConfig
+from nap.lab.loops.supervised.settings import ImageNetConfig
 
 ARMS = (BASELINE, NORM_ONLY, NAP, TRANSLATED)
 if TYPE_CHECKING:
@@ -25,17 +25,19 @@ class Table1ImageNetConfig(ImageNetConfig):
 
 
 PAPER = Table1ImageNetConfig()
-SMALL = replace(PAPER, data="cifar10", size=64, resize=64, smallest=0.25, epochs=30, warm_up=2.0)
+SMALL = replace(
+    PAPER, data="cifar10", image_size=64, resize=64, min_crop_area=0.25, epochs=30, warmup_epochs=2.0
+)
 DEMO = Table1ImageNetConfig(
     data="digits",
     blocks=(1, 1, 1),
     width=8,
     small_stem=True,
-    size=16,
+    image_size=16,
     resize=16,
-    smallest=0.5,
+    min_crop_area=0.5,
     flip=False,
     batch_size=64,
     epochs=8,
-    warm_up=1.0,
+    warmup_epochs=1.0,
 )

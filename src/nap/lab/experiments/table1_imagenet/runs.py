@@ -9,7 +9,7 @@ from nap.lab.experiments.table1_imagenet.config import (
     Table1ImageNetConfig,
 )
 from nap.lab.loops.supervised.imagenet_run import ImageNetWork
-from nap.lab.loops.supervised.viewing import ImageNetConfig
+from nap.lab.loops.supervised.settings import ImageNetConfig
 
 
 def runs(config: Table1ImageNetConfig) -> list[Run]:

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 import nap
 from nap.lab.loops.supervised.arms import VisionArm
 from nap.lab.loops.supervised.classifier import Rates, Recipe
-from nap.lab.loops.supervised.settings import CifarConfig
-from nap.lab.loops.supervised.viewing import ImageNetConfig
+from nap.lab.loops.supervised.settings import CifarConfig, ImageNetConfig
 from nap.lab.models.resnet import ResNetV2
 from nap.lab.models.vgg import vgg
 
@@ -24,18 +23,20 @@ def vgg_factory(config: CifarConfig, shape: Sequence[int], classes: int) -> Call
         shape,
         classes,
         channels=config.channels,
-        mean=config.mean,
+        global_pool=config.global_pool,
         hidden=config.hidden,
         batch_norm=config.batch_norm,
         dropout=config.dropout,
-        size=config.weight_size,
+        init_std_scale=config.init_std_scale,
         weight_norm=config.weight_norm,
     )
 
 
 def resnet_factory(config: ImageNetConfig, classes: int) -> Callable[[], nn.Module]:
     """Builds a network of these settings at each call."""
-    return lambda: ResNetV2(3, classes, blocks=config.blocks, width=config.width, small=config.small_stem)
+    return lambda: ResNetV2(
+        3, classes, blocks=config.blocks, width=config.width, small_stem=config.small_stem
+    )
 
 
 def build(

@@ -1,4 +1,4 @@
-"""An image classifier from its first update to its last, pass by pass, judged on test images."""
+"""The run of an image classifier on images in memory, epoch by epoch, evaluated on test images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nap.lab.datasets.images import split
 from nap.lab.datasets.streams import batches
-from nap.lab.loops.common.work import NetworkRun
+from nap.lab.loops.common.work import NetworkRun, Row, seeded
 from nap.lab.loops.supervised.build import build, learning_rates, vgg_factory
 from nap.lab.loops.supervised.classifier import WORTH_COMPILING
 from nap.lab.loops.supervised.random_crop import PaddedImages
@@ -18,53 +18,54 @@ from nap.lab.loops.supervised.stacked_trainer import StackedTrainer
 from nap.lab.loops.supervised.trainer import Trainer
 from nap.lab.runner.work import NotFinite
 
-Row = dict[str, Any]
-
 
 class CifarWork:
-    """The `Work` of one network: `step` is one pass over the images, or what is left of the updates.
+    """The `Work` of one network, or of several: `step` is an epoch, or what is left of the updates.
 
-    Of several networks, too, which on a GPU learn in one step (`nap.lab.loops.supervised.stacked_trainer`). A
-    single one that is worth compiling learns in the same way there: on 32 × 32 images, with BatchNorm, those
-    kernels are the faster ones. Not so with dropout, which is not drawn for each of several.
+    On a GPU several networks learn in one step (`nap.lab.loops.supervised.stacked_trainer`), and so does a
+    single one that is worth compiling: on 32 × 32 images, with BatchNorm, those kernels are the faster ones.
+    Not so with dropout, whose masks are not drawn for each of several networks.
+
+    Args:
+        stack: train with the stacked kernels; by default as above.
     """
 
-    unit = "passes"
+    unit = "epochs"
 
     def __init__(
         self,
-        what: NetworkRun,
+        run: NetworkRun,
         device: torch.device,
         *,
         compile_: bool | None = None,
         graph: bool | None = None,
         stack: bool | None = None,
     ):
-        self.what, self.device = what, device
-        s: CifarConfig = what.settings
+        self.run, self.device = run, device
+        s: CifarConfig = run.settings
         self._train, test = split(s.data, s.held_out)
         mean, std = self._train.statistics()
-        self._images, self._test = (
-            PaddedImages.of(part.pixels.to(device), mean, std, edge=s.crop, flip=s.flip, edges=s.edges)
-            for part in (self._train, test)
+        options: dict[str, Any] = {"padding": s.crop_padding, "flip": s.flip, "padding_mode": s.padding_mode}
+        self._images, self._test_images = (
+            PaddedImages.of(part.pixels.to(device), mean, std, **options) for part in (self._train, test)
         )
         self._labels, self._test_labels = self._train.labels.to(device), test.labels.to(device)
-        self._a_pass = len(self._train) // s.batch_size
-        if not self._a_pass:
+        self._steps_per_epoch = len(self._train) // s.batch_size
+        if not self._steps_per_epoch:
             raise ValueError(
-                f"a batch of {s.batch_size}, but {s.data} has {len(self._train)} images; lower it"
+                f"batch_size is {s.batch_size}, but {s.data} has {len(self._train)} images; lower it"
             )
-        self.total, self.done = -(-s.steps // self._a_pass), 0
-        self._rates = learning_rates(what.arm, s.rate, s.steps, s)
-        self.steps_per_unit = self._a_pass * what.together
+        self.total, self.done = -(-s.steps // self._steps_per_epoch), 0
+        self._rates = learning_rates(run.arm, s.rate, s.steps, s)
+        self.steps_per_unit = self._steps_per_epoch * run.seeds_per_run
         cuda = device.type == "cuda"
         if compile_ is None:
             compile_ = cuda and s.steps >= WORTH_COMPILING
         if stack is None:
-            stack = cuda and (what.together > 1 or (compile_ and not s.dropout))
-        options = {"quick": False, "graph": False} if stack else {"compile_": compile_, "graph": graph}
-        self.trainers = [self._trainer(seed, half=cuda, **options) for seed in what.seeds]
-        self._together = StackedTrainer(self.trainers, graph=graph) if stack else None
+            stack = cuda and (run.seeds_per_run > 1 or (compile_ and not s.dropout))
+        options = {"fused": False, "graph": False} if stack else {"compile_": compile_, "graph": graph}
+        self.trainers = [self._trainer(seed, half=cuda, **options) for seed in run.seeds]
+        self._stack = StackedTrainer(self.trainers, graph=graph) if stack else None
 
     @property
     def trainer(self) -> Trainer:
@@ -72,39 +73,34 @@ class CifarWork:
         return self.trainers[0]
 
     def _trainer(self, seed: int, **options: Any) -> Trainer:
-        s: CifarConfig = self.what.settings
-        example = self._images.plain(torch.arange(2, device=self.device)).cpu()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        s: CifarConfig = self.run.settings
+        example = self._images.center_crop(torch.arange(2, device=self.device)).cpu()
+        with seeded(seed):
             make = vgg_factory(s, self._train.pixels.shape[1:], self._train.classes)
-            model, projector = build(self.what.arm, make, example, over=s.over)
+            model, projector = build(self.run.arm, make, example, over=s.norm_axes)
         model = model.to(self.device).to(memory_format=torch.channels_last)
         return Trainer(model, projector, self._images, self._labels, s, **options)
 
     def step(self) -> list[Row]:
-        s: CifarConfig = self.what.settings
-        first = self.done * self._a_pass
-        orders = [self._order(seed)[: s.steps - first] for seed in self.what.seeds]
-        numbers = [(seed << 20) + self.done for seed in self.what.seeds]  # seeds for what this pass draws
-        if self._together is not None:
-            self._together.learn(orders, numbers, self._rates, first)
+        s: CifarConfig = self.run.settings
+        first_step = self.done * self._steps_per_epoch
+        orders = [self._order(seed)[: s.steps - first_step] for seed in self.run.seeds]
+        seeds = [(seed << 20) + self.done for seed in self.run.seeds]  # for what is random in this epoch
+        if self._stack is not None:
+            self._stack.train_epoch(orders, seeds, self._rates, first_step)
         else:
-            for trainer, order, number in zip(self.trainers, orders, numbers, strict=True):
-                trainer.learn(order, number, self._rates, first)
-        for trainer, seed in zip(self.trainers, self.what.seeds, strict=True):
+            for trainer, order, seed in zip(self.trainers, orders, seeds, strict=True):
+                trainer.train_epoch(order, seed, self._rates, first_step)
+        for trainer, seed in zip(self.trainers, self.run.seeds, strict=True):
             try:
-                trainer.watch.check()
+                trainer.monitor.check()
             except NotFinite as error:
                 raise NotFinite(f"of seed {seed}, {error}") from None
         self.done += 1
-        if self.done % s.every and self.done < self.total:
+        if self.done % s.eval_every and self.done < self.total:
             return []
-        step = first + len(orders[0])
-        return [self._row(k, step) for k in range(len(self.trainers))]
-
-    def _order(self, seed: int) -> Tensor:
-        count, batch_size = len(self._train), self.what.settings.batch_size
-        return batches(seed, 1, self.done, count=count, batch_size=batch_size).to(self.device)
+        last_step = first_step + len(orders[0])
+        return [self._row(k, last_step) for k in range(len(self.trainers))]
 
     def state_dict(self) -> dict[str, Any]:
         states = [trainer.state_dict() for trainer in self.trainers]
@@ -115,14 +111,18 @@ class CifarWork:
         states = state["trainers"] if "trainers" in state else [state["trainer"]]
         for trainer, own in zip(self.trainers, states, strict=True):
             trainer.load_state_dict(own)
-        if self._together is not None:
-            self._together.refresh_()
+        if self._stack is not None:
+            self._stack.refresh_()
+
+    def _order(self, seed: int) -> Tensor:
+        count, batch_size = len(self._train), self.run.settings.batch_size
+        return batches(seed, 1, self.done, count=count, batch_size=batch_size).to(self.device)
 
     def _row(self, k: int, step: int) -> Row:
-        s: CifarConfig = self.what.settings
-        passes = (self.done - 1) % s.every + 1
-        seen = (step - (self.done - passes) * self._a_pass) * s.batch_size
-        trainer, seed = self.trainers[k], self.what.seeds[k]
-        row = {"arm": self.what.arm.name, **self.what.tags, "seed": seed, "step": step}
-        row |= trainer.read(seen) | trainer.judge(self._test, self._test_labels)
-        return row | trainer.numbers() | {"learning_rate": s.rate(step - 1)}
+        s: CifarConfig = self.run.settings
+        epochs = (self.done - 1) % s.eval_every + 1  # since the last row
+        images = (step - (self.done - epochs) * self._steps_per_epoch) * s.batch_size
+        trainer = self.trainers[k]
+        row = self.run.row(self.run.seeds[k]) | {"step": step} | trainer.read(images)
+        row |= trainer.evaluate_images(self._test_images, self._test_labels)
+        return row | trainer.norms_and_rates() | {"learning_rate": s.rate(step - 1)}

@@ -1,4 +1,4 @@
-"""An image classifier in training: a model, its optimizer, one update, and what came of the last ones."""
+"""An image classifier in training: a model, its optimizer, one update, and the metrics since the last row."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nap
-from nap import diagnostics
 from nap.lab.loops.common.cuda_graph import capture
 from nap.lab.loops.common.nonfinite import UpdateMonitor
+from nap.lab.loops.common.optimizer import FOLLOWED, norms_and_rates, state_tensors
 from nap.lab.loops.common.parallel import Single
-from nap.weights import Role
 
 WORTH_COMPILING = 20_000  # updates of a run; a guess: it takes a minute or two and saves milliseconds
-FOLLOWED = (Role.SCALE_INVARIANT, Role.NORMALISED)
-Rates = Callable[[int], tuple[float, float]]  # of each update: of followed weights, and of all others
+Rates = Callable[[int], tuple[float, float]]  # of each update: of weights that a norm follows, and of others
 
 
 class Recipe(Protocol):
-    """What an update needs to know of the settings."""
+    """The settings that an update depends on."""
 
     @property
     def momentum(self) -> float: ...
@@ -31,13 +29,13 @@ class Recipe(Protocol):
     @property
     def decay_scales(self) -> bool: ...
     @property
-    def smoothing(self) -> float: ...
+    def label_smoothing(self) -> float: ...
 
 
 class Classifier:
-    """A model, SGD with Nesterov's momentum, the projection after each step, and what is right so far.
+    """A model, SGD with Nesterov momentum, the projection after each step, and the metrics so far.
 
-    An update waits for nothing on the device, so all of it can be recorded as a CUDA graph.
+    An update never waits for the device, so all of it can be captured as a CUDA graph.
 
     Args:
         half: products in bfloat16.
@@ -56,7 +54,7 @@ class Classifier:
     ):
         self.model, self.projector, self.recipe, self.half = model, projector, recipe, half
         self.parallel = parallel or Single()
-        self.net = self.parallel.wrap(model, compile_=compile_)  # the model, as it is called to learn
+        self.net = self.parallel.wrap(model, compile_=compile_)  # the model, as it is called in training
         named = dict(model.named_parameters())
         self.parameters = list(named.values())
         device = self.parameters[0].device
@@ -64,14 +62,11 @@ class Classifier:
         self.rates = torch.zeros((), device=device), torch.zeros((), device=device)
         rest = [p for name, p in named.items() if name not in self.followed]
         (of_followed, of_rest), decay = self.rates, recipe.weight_decay
+        vector_decay = decay * recipe.decay_scales
         groups: list[dict[str, Any]] = [
             {"params": [named[name] for name in self.followed], "lr": of_followed, "weight_decay": decay},
             {"params": [p for p in rest if p.ndim >= 2], "lr": of_rest, "weight_decay": decay},
-            {
-                "params": [p for p in rest if p.ndim < 2],
-                "lr": of_rest,
-                "weight_decay": decay * recipe.decay_scales,
-            },
+            {"params": [p for p in rest if p.ndim < 2], "lr": of_rest, "weight_decay": vector_decay},
         ]
         self.optimizer = torch.optim.SGD(
             [group for group in groups if group["params"]],
@@ -80,121 +75,116 @@ class Classifier:
             fused=True,
         )
         if recipe.momentum > 0:
-            for parameter in self.parameters:  # they must be there before a graph is recorded
+            for parameter in self.parameters:  # they must exist before a graph is captured
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        self.watch = UpdateMonitor(list(named), device)
-        self.optimizer.found_inf = self.watch.broken  # type: ignore[attr-defined]
-        self._loss = self.parallel.compile(self._learnt_loss) if compile_ else self._learnt_loss
-        self.right = torch.zeros((), dtype=torch.int64, device=device)
+        self.monitor = UpdateMonitor(list(named), device)
+        self.optimizer.found_inf = self.monitor.broken  # type: ignore[attr-defined]
+        self._loss = self.parallel.compile(self._training_loss) if compile_ else self._training_loss
+        self.num_correct = torch.zeros((), dtype=torch.int64, device=device)
 
     def set_rates_(self, followed: float, others: float) -> None:
-        """The learning rates of the updates to come: of weights that a norm follows, and of all others."""
-        for held, rate in zip(self.rates, (followed, others), strict=True):
-            held.fill_(rate)
+        """Set the learning rates of weights that a norm follows, and of all others."""
+        for rate, value in zip(self.rates, (followed, others), strict=True):
+            rate.fill_(value)
 
     def update(self, *batch: Tensor) -> None:
         """Learn from this process's share of a batch, at the rates that were set."""
-        loss, right = self._loss(*batch)
-        norms = self._gradient_norms(loss)
+        loss, correct = self._loss(*batch)
+        norms = self._backward(loss)
         with torch.no_grad():
-            self._note_(self.parallel.mean(loss.detach()), self.parallel.sum(right), norms)
-        self._descend_()
+            self._record_(self.parallel.mean(loss.detach()), self.parallel.sum(correct), norms)
+        self._apply_update_()
 
-    def recorded(self, step: Callable[[], None], *more: Tensor) -> Callable[[], None]:
-        """`step`, which makes an update, as a CUDA graph; what it changes, `more` too, stays as it is here.
+    def captured(self, step: Callable[[], None], *more: Tensor) -> Callable[[], None]:
+        """`step`, which makes an update, as a CUDA graph; all that it changes, `more` too, is restored here.
 
-        After `load_state_dict` it must be recorded anew: the projector has other radii then.
+        Capture it anew after `load_state_dict`: the projector has other radii then.
         """
         return capture(step, [*self.changing(), *more])
 
     def changing(self) -> list[Tensor]:
-        """All that an update changes."""
-        momenta = [buffer for state in self.optimizer.state.values() for buffer in state.values()]
-        return [*self.parameters, *momenta, *self.model.buffers(), *self.watch.tensors, self.right]
+        """All tensors that an update changes."""
+        moments = state_tensors(self.optimizer)
+        return [*self.parameters, *moments, *self.model.buffers(), *self.monitor.tensors, self.num_correct]
 
-    def _gradient_norms(self, loss: Tensor) -> Tensor:
-        """Find the gradients; the norm of each."""
+    def _training_loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return self._loss_and_correct(self.net, images, labels, self.recipe.label_smoothing)
+
+    def _loss_and_correct(
+        self, net: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """Mean cross-entropy, and the number of correct predictions."""
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.half):
+            logits = net(images).float()
+        loss = F.cross_entropy(logits, labels, label_smoothing=label_smoothing)
+        return loss, (logits.argmax(-1) == labels).sum()
+
+    def _backward(self, loss: Tensor) -> Tensor:
+        """Compute the gradients; the norm of each."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         with torch.no_grad():
             gradients = [p.grad for p in self.parameters if p.grad is not None]
             return torch.stack(torch._foreach_norm(gradients))
 
-    def _note_(self, loss: Tensor, right: Tensor, norms: Tensor) -> None:
-        """See an update before it is made."""
-        self.watch.note_(loss, norms)
-        self.right += right
+    def _record_(self, loss: Tensor, correct: Tensor, norms: Tensor) -> None:
+        """Record an update before it is made."""
+        self.monitor.note_(loss, norms)
+        self.num_correct += correct
 
-    def _descend_(self) -> None:
-        """Make the update."""
+    def _apply_update_(self) -> None:
         self.optimizer.step()
         if self.projector is not None:
-            self.projector.project_()  # by hand: what an attached one counts would be lost in a graph
-
-    def _learnt_loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return self._loss_of(self.net, images, labels, self.recipe.smoothing)
-
-    def _loss_of(
-        self, net: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, smoothing: float
-    ) -> tuple[Tensor, Tensor]:
-        """Mean cross-entropy, and how many predictions are right."""
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.half):
-            logits = net(images).float()
-        loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
-        return loss, (logits.argmax(-1) == labels).sum()
+            self.projector.project_()  # by hand: an attached one counts steps, which a graph would lose
 
     @torch.no_grad()
-    def judged(self, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
-        """Loss, without smoothing, and accuracy on images and labels, without learning.
+    def evaluate(self, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
+        """Loss, without label smoothing, and accuracy on batches of images and labels.
 
-        Several processes are judged on different images, and each gets the numbers of all.
+        Several processes evaluate different images, and each gets the numbers of all.
         """
         self.model.eval()
         self.parallel.broadcast_buffers_(self.model)
-        sums = torch.zeros(3, dtype=torch.float64, device=self.right.device)  # of loss, right, images
+        sums = torch.zeros(3, dtype=torch.float64, device=self.num_correct.device)  # loss, correct, images
         for images, labels in batches:
-            loss, right = self._loss_of(self.model, images, labels, 0.0)
+            loss, correct = self._loss_and_correct(self.model, images, labels, 0.0)
             sums[0] += loss * len(labels)
-            sums[1] += right
+            sums[1] += correct
             sums[2] += len(labels)
-        loss_sum, right_sum, count = self.parallel.sum(sums).tolist()
-        return {"test_loss": loss_sum / count, "test_accuracy": right_sum / count}
+        loss_sum, num_correct, count = self.parallel.sum(sums).tolist()
+        return {"test_loss": loss_sum / count, "test_accuracy": num_correct / count}
 
-    def read(self, seen: int) -> dict[str, float]:
-        """Means over the updates since the last call, on `seen` images; raises where one was not finite."""
-        self.watch.check()
-        accuracy = self.right.item() / max(1, seen)
-        self.right.zero_()
-        return self.watch.read() | {"accuracy": accuracy}
+    def read(self, images: int) -> dict[str, float]:
+        """Means over the updates since the last call, on so many images; raises if one was not finite."""
+        self.monitor.check()
+        accuracy = self.num_correct.item() / max(1, images)
+        self.num_correct.zero_()
+        return self.monitor.read() | {"accuracy": accuracy}
 
-    def numbers(self) -> dict[str, float]:
-        """Norms as they are now, and the rate that they leave."""
-        row = {"parameter_norm": float(diagnostics.parameter_norm(self.model))}
-        if self.followed:
-            rates = nap.effective_learning_rates(self.model, self.optimizer, weights=self.followed)
-            row["effective_rate"] = torch.tensor(list(rates.values())).double().log().mean().exp().item()
-        return row
+    def norms_and_rates(self) -> dict[str, float]:
+        """The norm of all parameters and the mean effective rate."""
+        return norms_and_rates(self.model, self.optimizer, self.followed)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "model": self.model.state_dict(),
             "momentum": [self.optimizer.state[p].get("momentum_buffer") for p in self.parameters],
             "projector": None if self.projector is None else self.projector.state_dict(),
-            "watch": self.watch.state_dict(),
-            "right": self.right,
+            "watch": self.monitor.state_dict(),
+            "right": self.num_correct,
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        held = self.model.state_dict()
-        if apart := sorted(held.keys() ^ state["model"].keys()):
-            raise ValueError(f"this state is of another network: one of the two has no {apart[0]}")
-        for name, tensor in held.items():  # into the tensors that are there: a recorded graph reads those
+        own = self.model.state_dict()
+        if differing := sorted(own.keys() ^ state["model"].keys()):
+            raise ValueError(f"this state is of another network: one of the two has no {differing[0]}")
+        for name, tensor in own.items():  # in place: a captured graph reads these tensors
             tensor.copy_(state["model"][name])
         for parameter, momentum in zip(self.parameters, state["momentum"], strict=True):
             if momentum is not None:
                 self.optimizer.state[parameter]["momentum_buffer"].copy_(momentum)
         if self.projector is not None:
             self.projector.load_state_dict(state["projector"])
-        self.watch.load_state_dict(state["watch"])
-        self.right.copy_(state["right"])
+        self.monitor.load_state_dict(state["watch"])
+        self.num_correct.copy_(state["right"])

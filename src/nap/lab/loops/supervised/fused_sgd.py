@@ -1,9 +1,9 @@
-"""SGD with Nesterov's momentum and the projection after it, for a whole network in five launches (Triton).
+"""SGD with Nesterov momentum and the projection after it, for a whole network in five launches (Triton).
 
-Each weight has a copy in bfloat16, which the network computes with and which gets the gradient. PyTorch's
-way is to make the copies anew in each update, to turn gradients back to float32, to look at them, to step, to
-measure the weights, to rescale them: some forty launches, and twelve passes over the weights in float32. Here
-it is seven and a half. Squares are summed in a fixed order, so results repeat bit by bit.
+Each weight has a copy in bfloat16, which the network computes with and which gets the gradient. PyTorch casts
+the weights in each update, casts gradients back to float32, checks them, steps, computes norms and rescales:
+some forty launches, and twelve passes over the weights in float32. Here it is seven and a half. Squares are
+summed in a fixed order, so results repeat bit by bit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WIDTH = tl.constexpr(_COLUMNS)
 
 
 @triton.jit
-def _place(table, owners, BLOCK: tl.constexpr):
+def _block(table, owners, BLOCK: tl.constexpr):
     """The row of the table for this program, the first number it is for, and how many the weight has."""
     block = tl.program_id(0)
     owner = tl.load(owners + block)
@@ -74,7 +74,7 @@ def _gradient_square(row, at, size, FULL: tl.constexpr):
 
 @triton.jit
 def _gradient_squares(table, owners, sums, BLOCK: tl.constexpr):
-    _, row, start, size = _place(table, owners, BLOCK)
+    _, row, start, size = _block(table, owners, BLOCK)
     at = start + tl.arange(0, BLOCK)
     if start + BLOCK <= size:
         total = _gradient_square(row, at, size, True)
@@ -95,31 +95,31 @@ def _norms(table, sums, norms, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _moved(row, at, size, decay, rate, skip, momentum, FULL: tl.constexpr):
-    """Update these numbers; the sum of their squares."""
+def _update(row, at, size, decay, rate, skip, momentum, FULL: tl.constexpr):
+    """Update these numbers; returns the sum of their squares."""
     old = _read(row, _WEIGHT, at, size, tl.float32, FULL)
     new = old
     if skip == 0:
-        slope = _gradient(row, at, size, FULL) + decay * old
-        mean = momentum * _read(row, _MOMENTUM, at, size, tl.float32, FULL) + slope
-        new = old - rate * (slope + momentum * mean)
+        gradient = _gradient(row, at, size, FULL) + decay * old
+        mean = momentum * _read(row, _MOMENTUM, at, size, tl.float32, FULL) + gradient
+        new = old - rate * (gradient + momentum * mean)
         _write(row, _MOMENTUM, at, size, mean, tl.float32, FULL)
         _write(row, _WEIGHT, at, size, new, tl.float32, FULL)
-    if (tl.load(row + _COPY) != 0) & (tl.load(row + _RADIUS) == 0):  # else it is not in its place yet
+    if (tl.load(row + _COPY) != 0) & (tl.load(row + _RADIUS) == 0):  # else it is written after the projection
         _write(row, _COPY, at, size, new, tl.bfloat16, FULL)
     return tl.sum(new * new)
 
 
 @triton.jit
-def _descend(table, owners, decays, skip, sums, momentum, BLOCK: tl.constexpr):
-    owner, row, start, size = _place(table, owners, BLOCK)
+def _step(table, owners, decays, skip, sums, momentum, BLOCK: tl.constexpr):
+    owner, row, start, size = _block(table, owners, BLOCK)
     at = start + tl.arange(0, BLOCK)
     decay, skip = tl.load(decays + owner), tl.load(skip)
     rate = tl.load(tl.load(row + _RATE).to(tl.pointer_type(tl.float32)))
     if start + BLOCK <= size:
-        total = _moved(row, at, size, decay, rate, skip, momentum, True)
+        total = _update(row, at, size, decay, rate, skip, momentum, True)
     else:
-        total = _moved(row, at, size, decay, rate, skip, momentum, False)
+        total = _update(row, at, size, decay, rate, skip, momentum, False)
     tl.store(sums + tl.program_id(0), total)
 
 
@@ -133,7 +133,7 @@ def _scale(row, at, size, factor, FULL: tl.constexpr):
 
 @triton.jit
 def _rescale(table, owners, norms, BLOCK: tl.constexpr):
-    owner, row, start, size = _place(table, owners, BLOCK)
+    owner, row, start, size = _block(table, owners, BLOCK)
     at = start + tl.arange(0, BLOCK)
     if tl.load(row + _RADIUS) != 0:
         norm = tl.load(norms + owner)
@@ -150,12 +150,11 @@ class FusedSGD:
     """The same as `optimizer.step()` followed by W ← ρ·W/‖W‖, with the optimizer's own state.
 
     Args:
-        optimizers: SGD with Nesterov's momentum, whose buffers are there, and whose learning rates are
-            tensors.
-        parameters: what they train, in float32, each in one piece of memory.
-        radii: by place among the parameters, of those that stay on a sphere.
+        optimizers: SGD with Nesterov momentum, whose buffers exist, and whose learning rates are tensors.
+        parameters: what they train, in float32, each dense in memory.
+        radii: of projected parameters, by position.
         skip: where this is not zero, nothing is updated.
-        copies: by place, the weights in bfloat16, of whoever has made them already.
+        copies: by position, the weights in bfloat16, where the caller has them already.
     """
 
     def __init__(
@@ -194,7 +193,7 @@ class FusedSGD:
         rows = np.zeros((len(sizes), _COLUMNS), np.int64)
         for k, (weight, average) in enumerate(zip(self._parameters, self._momenta, strict=True)):
             assert weight.dtype == average.dtype == torch.float32
-            assert _in_one_piece(weight)
+            assert _is_dense(weight)
             assert average.stride() == weight.stride()
             places = [0, weight.data_ptr(), average.data_ptr()]
             places += [tensors[k].data_ptr() if k in tensors else 0 for tensors in (self.copies, self._radii)]
@@ -204,35 +203,35 @@ class FusedSGD:
 
     @torch.no_grad()
     def refresh_(self, radii: Mapping[int, Tensor]) -> None:
-        """Make the copies anew, and take over these radii: weights were changed by someone else."""
+        """Copy the weights again and use these radii: a state was loaded."""
         for k, copy in self.copies.items():
             copy.copy_(self._parameters[k])
         for k, radius in self._radii.items():
             radius.copy_(radii[k])
 
-    def norms(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Of each gradient, one for each of `leaves`; `step_` will descend along these.
+    def gradient_norms(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The norm of each gradient, one for each of `leaves`; the next `step_` uses these gradients.
 
-        While a CUDA graph is recorded nothing can be sent to the device: call `send_` when it is there.
+        While a CUDA graph is captured nothing can be copied to the device: call `upload_addresses_` after it.
         """
-        self._gradients = [_laid_out(g, leaf) for g, leaf in zip(gradients, self.leaves, strict=True)]
+        self._gradients = [_with_strides_of(g, leaf) for g, leaf in zip(gradients, self.leaves, strict=True)]
         self._rows[:, 0] = [gradient.data_ptr() for gradient in self._gradients]
         if not (self._table.is_cuda and torch.cuda.is_current_stream_capturing()):
-            self.send_()
+            self.upload_addresses_()
         norms = torch.empty_like(self._norms)
         _gradient_squares[(len(self._owners),)](self._table, self._owners, self._sums, BLOCK=_BLOCK)
         _norms[(len(norms),)](self._table, self._sums, norms, BLOCK=_BLOCK)
         return norms
 
-    def send_(self) -> None:
-        """Where the gradients of the last call lie: tell the device."""
+    def upload_addresses_(self) -> None:
+        """Copy the addresses of the last call's gradients to the device."""
         self._table.copy_(torch.from_numpy(self._rows))
 
     @torch.no_grad()
     def step_(self) -> None:
-        """One update along the gradients of the last call, weights back to their norms, new copies."""
+        """One update with the gradients of the last call, the projection, and new copies."""
         grid = (len(self._owners),)
-        _descend[grid](
+        _step[grid](
             self._table, self._owners, self._decays, self._skip, self._sums, self._momentum, BLOCK=_BLOCK,
         )  # fmt: skip
         if self._radii:
@@ -241,13 +240,13 @@ class FusedSGD:
         torch.autograd.graph.increment_version([*self._parameters, *self.copies.values()])
 
 
-def _laid_out(gradient: Tensor, leaf: Tensor) -> Tensor:
-    """In the same order in memory as what it belongs to."""
+def _with_strides_of(gradient: Tensor, leaf: Tensor) -> Tensor:
+    """The gradient in the memory layout of its leaf."""
     assert gradient.dtype == leaf.dtype
     as_it_is = gradient.stride() == leaf.stride() and gradient.data_ptr() % 16 == 0
     return gradient if as_it_is else torch.empty_like(leaf).copy_(gradient)
 
 
-def _in_one_piece(weight: Tensor) -> bool:
+def _is_dense(weight: Tensor) -> bool:
     last = weight.ndim == 4 and weight.is_contiguous(memory_format=torch.channels_last)
     return last or weight.is_contiguous()

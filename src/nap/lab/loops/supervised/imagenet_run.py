@@ -1,4 +1,4 @@
-"""An image classifier that learns from files, from its first update to its last, on one or more processes."""
+"""The run of an image classifier on images in files, chunk by chunk, on one or more processes."""
 
 from __future__ import annotations
 
@@ -12,38 +12,36 @@ from torch import Tensor
 
 from nap.lab.datasets.imagenet import load_imagenet
 from nap.lab.loops.common.parallel import parallelism
-from nap.lab.loops.common.work import NetworkRun
+from nap.lab.loops.common.work import NetworkRun, Row, next_chunk, seeded
 from nap.lab.loops.supervised.build import build, learning_rates, resnet_factory
-from nap.lab.loops.supervised.cifar_run import Row
 from nap.lab.loops.supervised.classifier import WORTH_COMPILING, Classifier
 from nap.lab.loops.supervised.loading import (
     Batch,
     EvalBatches,
     RunBatches,
     TrainBatches,
-    batches_of,
     loader,
+    stream_batches,
     workers_for,
 )
 from nap.lab.loops.supervised.random_resized_crop import ResizedCrops
-from nap.lab.loops.supervised.shared_memory import check_room, in_plain_words
-from nap.lab.loops.supervised.viewing import ImageNetConfig
+from nap.lab.loops.supervised.settings import ImageNetConfig
+from nap.lab.loops.supervised.shared_memory import check_room, worker_errors_explained
 from nap.lab.runner.distributed import current_group
 from nap.lab.runner.work import OtherInputs
 
-STRETCH = 10  # updates between two looks at signals; torchrun grants 30 seconds to the last ones and the save
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet's channels, the usual ones
-Learning = Callable[[Tensor, Tensor], None]
+Update = Callable[[Tensor, Tensor], None]
 
 
 class ImageNetWork:
-    """The `Work` of one network: `step` is a few updates, and a row where one is due.
+    """The `Work` of one network: `step` is a chunk of updates, and a row when one is due.
 
     Where torchrun started several processes, each has such a work and all make the same calls.
 
     Args:
-        graph: each update is a replay of a recording; by default on CUDA, in a process that is alone.
-        workers: how many processes decode images for this one.
+        graph: each update is a replay of a CUDA graph; by default on CUDA, in a single process.
+        workers: number of processes that decode images for this one.
     """
 
     unit = "updates"
@@ -51,15 +49,15 @@ class ImageNetWork:
 
     def __init__(
         self,
-        what: NetworkRun,
+        run: NetworkRun,
         device: torch.device,
         *,
         compile_: bool | None = None,
         graph: bool | None = None,
         workers: int | None = None,
     ):
-        self.what, self.device = what, device
-        s: ImageNetConfig = what.settings
+        self.run, self.device = run, device
+        s: ImageNetConfig = run.settings
         group = current_group()
         if s.batch_size % group.world_size:
             raise ValueError(
@@ -68,38 +66,40 @@ class ImageNetWork:
             )
         if group.world_size > 1 and group.parallel != "ddp":
             raise ValueError(
-                f"each process has a copy of this network (ddp), and not a piece of it ({group.parallel}); "
-                "choose ddp, as is the default"
+                f"each process has a replica of this network (ddp), not a shard of it ({group.parallel}); "
+                "choose ddp, which is the default"
             )
         cuda = device.type == "cuda"
         self._graph = (cuda and group.world_size == 1) if graph is None else graph
         if self._graph and group.world_size > 1:
-            raise ValueError(
-                f"a graph is for a process that is alone, here are {group.world_size}: leave it out"
-            )
+            raise ValueError(f"a graph is for a single process, here are {group.world_size}: leave it out")
         with group.rank0_first():
-            found = load_imagenet(s.data, s.images)
-        self._about, count = found.about, len(found.train)
-        if count < s.batch_size:
-            raise ValueError(f"a batch of {s.batch_size}, but {found.about} has {count} images; lower it")
-        self._read = {"train": found.train.fingerprint, "test": found.test.fingerprint}
-        looks = ResizedCrops(what.seed, size=s.size, resize=s.resize, smallest=s.smallest, flip=s.flip)
-        self.needed = RunBatches(
-            TrainBatches(found.train, looks, s.batch_size, rank=group.rank, world_size=group.world_size),
-            EvalBatches(found.test, looks, s.batch_size, rank=group.rank, world_size=group.world_size),
+            data = load_imagenet(s.data, s.images)
+        self._about = data.about
+        if len(data.train) < s.batch_size:
+            raise ValueError(
+                f"batch_size is {s.batch_size}, but {data.about} has {len(data.train)} images; lower it"
+            )
+        self._fingerprints = {"train": data.train.fingerprint, "test": data.test.fingerprint}
+        crops = ResizedCrops(
+            run.seed, size=s.image_size, resize=s.resize, min_area=s.min_crop_area, flip=s.flip
+        )
+        share: dict[str, int] = {"rank": group.rank, "world_size": group.world_size}
+        self.batches = RunBatches(
+            TrainBatches(data.train, crops, s.batch_size, **share),
+            EvalBatches(data.test, crops, s.batch_size, **share),
         )
         self._workers = workers_for(device) if workers is None else workers
-        check_room(self._workers, self.needed.batch_bytes)
-        self._a_pass = self.needed.learnt.steps
-        self._interval = s.every * self._a_pass  # updates between two rows
-        self.total, self.done = s.epochs * self._a_pass, 0
-        self._plan = partial(s.rate, a_pass=self._a_pass)
-        self._rates = learning_rates(what.arm, self._plan, self.total, s)
-        self._under_way: tuple[Learning, Iterator[Batch]] | None = None
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(what.seed)
-            example = torch.zeros(2, s.size, s.size, 3, dtype=torch.uint8)
-            model, projector = build(what.arm, resnet_factory(s, found.train.classes), prepared(example))
+        check_room(self._workers, self.batches.batch_bytes)
+        self._steps_per_epoch = self.batches.train.steps_per_epoch
+        self._eval_every = s.eval_every * self._steps_per_epoch  # updates between two rows
+        self.total, self.done = s.epochs * self._steps_per_epoch, 0
+        self._schedule = partial(s.rate, steps_per_epoch=self._steps_per_epoch)
+        self._rates = learning_rates(run.arm, self._schedule, self.total, s)
+        self._open: tuple[Update, Iterator[Batch]] | None = None
+        example = torch.zeros(2, s.image_size, s.image_size, 3, dtype=torch.uint8)
+        with seeded(run.seed):
+            model, projector = build(run.arm, resnet_factory(s, data.train.classes), normalised(example))
         model = model.to(device).to(memory_format=torch.channels_last)
         self.trainer = Classifier(
             model,
@@ -110,82 +110,80 @@ class ImageNetWork:
             parallel=parallelism(group),
         )
 
-    @in_plain_words()
+    @worker_errors_explained()
     def step(self) -> list[Row]:
-        due = min(self.total, (self.done // self._interval + 1) * self._interval)
-        last = min(due, self.done + STRETCH)
+        last, row_due = next_chunk(self.done, self.total, eval_every=self._eval_every)
         self.trainer.model.train()
-        if self._under_way is None:  # nothing can be recorded beside the thread that pins a stream's batches
-            self._under_way = self._learning(), self._batches()
-        learn, stream = self._under_way
+        if self._open is None:  # no graph can be captured beside the thread that pins a stream's batches
+            self._open = self._update(), self._stream()
+        update, stream = self._open
         for step in range(self.done, last):
             images, labels = next(stream)
             self.trainer.set_rates_(*self._rates(step))
-            learn(images, labels)
-        self.trainer.watch.check()
+            update(images, labels)
+        self.trainer.monitor.check()
         self.done = last
-        before = (last - 1) // self._interval * self._interval
-        rows = [self._row(last - before, stream)] if last == due else []
+        rows = [self._row(stream)] if last == row_due else []
         if last == self.total:
-            self._under_way = None  # its workers end
+            self._open = None  # its workers end
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        return {"done": self.done, "trainer": self.trainer.state_dict(), "read": self._read}
+        return {"done": self.done, "trainer": self.trainer.state_dict(), "read": self._fingerprints}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["read"] != self._read:
+        if state["read"] != self._fingerprints:
             raise OtherInputs(
                 f"the images of {self._about} are not those that this run began with: files were added, "
                 "removed or renamed; bring them back, or begin anew with --force"
             )
-        self.done, self._under_way = state["done"], None
+        self.done, self._open = state["done"], None
         self.trainer.load_state_dict(state["trainer"])
 
-    def _batches(self) -> Iterator[Batch]:
-        """This process's share of every batch from here on, those that it is judged on among them."""
-        left = self.needed.order(self.done, self.total, every=self._interval)
-        found = loader(self.needed, left, workers=self._workers, pin=self.device.type == "cuda")
-        return batches_of(found, self.device)
+    def _stream(self) -> Iterator[Batch]:
+        """This process's share of every batch from here on, those of evaluations among them."""
+        items = self.batches.order(self.done, self.total, eval_every=self._eval_every)
+        source = loader(self.batches, items, workers=self._workers, pin=self.device.type == "cuda")
+        return stream_batches(source, self.device)
 
-    def _learning(self) -> Learning:
-        """What learns from a batch. A recording reads it from where each is copied to."""
-        trainer, s = self.trainer, self.what.settings
+    def _update(self) -> Update:
+        """The function that learns from a batch. A graph reads it from where each batch is copied to."""
+        trainer, s = self.trainer, self.run.settings
 
-        def learn(images: Tensor, labels: Tensor) -> None:
-            trainer.update(prepared(images), labels)
+        def update(images: Tensor, labels: Tensor) -> None:
+            trainer.update(normalised(images), labels)
 
         if not self._graph:
-            return learn
-        shown = torch.zeros(s.batch_size, s.size, s.size, 3, dtype=torch.uint8, device=self.device)
-        named = torch.zeros(s.batch_size, dtype=torch.int64, device=self.device)
-        replay = trainer.recorded(lambda: learn(shown, named))
+            return update
+        shape = (s.batch_size, s.image_size, s.image_size, 3)
+        static_images = torch.zeros(shape, dtype=torch.uint8, device=self.device)
+        static_labels = torch.zeros(s.batch_size, dtype=torch.int64, device=self.device)
+        replay = trainer.captured(lambda: update(static_images, static_labels))
 
-        def learn_by_replay(images: Tensor, labels: Tensor) -> None:
-            shown.copy_(images, non_blocking=True)
-            named.copy_(labels, non_blocking=True)
+        def update_by_replay(images: Tensor, labels: Tensor) -> None:
+            static_images.copy_(images, non_blocking=True)
+            static_labels.copy_(labels, non_blocking=True)
             replay()
 
-        return learn_by_replay
+        return update_by_replay
 
-    def _row(self, updates: int, stream: Iterator[Batch]) -> Row:
-        """What came of the last `updates`, judged on what comes next in the stream."""
-        s: ImageNetConfig = self.what.settings
-        row = {"arm": self.what.arm.name, **self.what.tags, "seed": self.what.seed, "step": self.done}
-        row |= {"data": self._about, "epoch": self.done / self._a_pass}
-        row |= self.trainer.read(updates * s.batch_size)
-        shown = islice(stream, len(self.needed.judged))
-        test = ((prepared(images), labels) for images, labels in shown)
-        row |= self.trainer.judged(test) | self.trainer.numbers()
-        return row | {"learning_rate": self._plan(self.done - 1)}
+    def _row(self, stream: Iterator[Batch]) -> Row:
+        """The updates since the last row, and an evaluation on the next batches of the stream."""
+        s: ImageNetConfig = self.run.settings
+        updates = (self.done - 1) % self._eval_every + 1  # since the last row
+        row = self.run.row() | {"step": self.done, "data": self._about}
+        row |= {"epoch": self.done / self._steps_per_epoch} | self.trainer.read(updates * s.batch_size)
+        test = ((normalised(images), labels) for images, labels in islice(stream, len(self.batches.eval)))
+        row |= self.trainer.evaluate(test) | self.trainer.norms_and_rates()
+        return row | {"learning_rate": self._schedule(self.done - 1)}
 
 
-def prepared(images: Tensor) -> Tensor:
-    """What a network is given: images (B, H, W, 3) of uint8 → (B, 3, H, W) in channels-last."""
+def normalised(images: Tensor) -> Tensor:
+    """Input of a network: images (B, H, W, 3) of uint8 → (B, 3, H, W) in channels-last."""
     mean, std = _levels(images.device)
     return ((images.float() - mean) / std).permute(0, 3, 1, 2)
 
 
-@cache  # a copy to a GPU waits for it, so there is one a process and not one an update
+@cache  # a copy to a GPU synchronises, so there is one a process and not one an update
 def _levels(device: torch.device) -> tuple[Tensor, Tensor]:
     return torch.tensor(MEAN, device=device), torch.tensor(STD, device=device)

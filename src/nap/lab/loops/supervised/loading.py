@@ -1,9 +1,9 @@
 """Batches of images from files, decoded by worker processes ahead of the step that learns from them.
 
-A batch is asked for by its number, and is a function of that number: how many workers there are, which
-process asks, and what was asked for before make no difference. So a run goes on in the middle of an epoch.
-What it learns from and what it is judged on come in one stream: workers begin once, and go on to the next
-epoch while the last one is judged.
+A batch is requested by its number and is a function of that number: how many workers there are, which process
+asks, and what was requested before make no difference. So a run resumes in the middle of an epoch. Batches to
+learn from and to evaluate on come in one stream: workers start once, and go on to the next epoch during an
+evaluation.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from nap.lab.datasets.image_files import BrokenImage, EncodedImages
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.supervised.random_resized_crop import ResizedCrops
-from nap.lab.loops.supervised.shared_memory import PATIENCE_SECONDS, PREFETCH, put_there_
-from nap.lab.loops.supervised.worker_init import settle, unsettled
+from nap.lab.loops.supervised.shared_memory import PREFETCH, TIMEOUT_SECONDS, share_
+from nap.lab.loops.supervised.worker_init import signals_blocked, worker_init
 from nap.lab.runner.machine import cores, sharers
 
 Batch = tuple[Tensor, Tensor]  # images (B, size, size, 3) of uint8, labels (B,) of int64
-Item = tuple[Literal["learn", "judge"], int]
-MOST_WORKERS = 32
+Item = tuple[Literal["train", "eval"], int]
+MAX_WORKERS = 32
 _OPEN: WeakSet[Generator[Batch, None, None]] = WeakSet()
 
 
@@ -38,77 +38,75 @@ class TrainBatches(Dataset[Batch | str]):
 
     def __init__(
         self,
-        pictures: EncodedImages,
+        images: EncodedImages,
         crops: ResizedCrops,
         batch_size: int,
         *,
         rank: int = 0,
         world_size: int = 1,
     ):
-        self.pictures, self.crops, self.batch_size = pictures, crops, batch_size
-        self.steps = len(pictures) // batch_size  # of an epoch
-        self._share = slice(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
-        self.most = self._share.stop - self._share.start  # images of a batch
+        self.images, self.crops, self.batch_size = images, crops, batch_size
+        self.steps_per_epoch = len(images) // batch_size
+        self._shard = slice(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
+        self.max_batch = self._shard.stop - self._shard.start
 
     def __getitem__(self, step: int) -> Batch | str:
-        epoch, place = divmod(step, self.steps)
-        order = _order(self.crops.seed, epoch, len(self.pictures), self.batch_size)
-        numbers = order[place, self._share].tolist()
-        return _batch(
-            self.pictures, numbers, (self.crops.drawn(self.pictures, number, epoch) for number in numbers)
-        )
+        epoch, position = divmod(step, self.steps_per_epoch)
+        order = _order(self.crops.seed, epoch, len(self.images), self.batch_size)
+        numbers = order[position, self._shard].tolist()
+        return _batch(self.images, numbers, (self.crops.sample(self.images, n, epoch) for n in numbers))
 
 
 class EvalBatches(Dataset[Batch | str]):
-    """Item k is the k-th batch of images that this process is judged on; the last may be smaller."""
+    """Item k is the k-th batch of images that this process evaluates on; the last may be smaller."""
 
     def __init__(
         self,
-        pictures: EncodedImages,
+        images: EncodedImages,
         crops: ResizedCrops,
         batch_size: int,
         *,
         rank: int = 0,
         world_size: int = 1,
     ):
-        self.pictures, self.crops = pictures, crops
-        numbers = range(rank, len(pictures), world_size)
-        self._parts = [numbers[at : at + batch_size] for at in range(0, len(numbers), batch_size)]
-        self.most = min(batch_size, len(numbers))  # images of a batch
+        self.images, self.crops = images, crops
+        numbers = range(rank, len(images), world_size)
+        self._batches = [numbers[start : start + batch_size] for start in range(0, len(numbers), batch_size)]
+        self.max_batch = min(batch_size, len(numbers))
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self._batches)
 
-    def __getitem__(self, place: int) -> Batch | str:
-        numbers = self._parts[place]
-        return _batch(self.pictures, numbers, (self.crops.plain(self.pictures, number) for number in numbers))
+    def __getitem__(self, number: int) -> Batch | str:
+        numbers = self._batches[number]
+        return _batch(self.images, numbers, (self.crops.center(self.images, n) for n in numbers))
 
 
 class RunBatches(Dataset[Batch | str]):
-    """All that a run needs: item ("learn", k) is item k of `learnt`, ("judge", k) is item k of `judged`."""
+    """All batches of a run: item ("train", k) is item k of `train`, ("eval", k) is item k of `eval`."""
 
-    def __init__(self, learnt: TrainBatches, judged: EvalBatches):
-        self.learnt, self.judged = learnt, judged
+    def __init__(self, train: TrainBatches, eval_: EvalBatches):
+        self.train, self.eval = train, eval_
 
     @property
     def batch_bytes(self) -> int:
         """The size of the largest batch: three levels a pixel, and a label an image."""
-        return max(self.learnt.most, self.judged.most) * (3 * self.learnt.crops.size**2 + 8)
+        return max(self.train.max_batch, self.eval.max_batch) * (3 * self.train.crops.size**2 + 8)
 
     def __getitem__(self, item: Item) -> Batch | str:
         kind, number = item
-        return self.learnt[number] if kind == "learn" else self.judged[number]
+        return self.train[number] if kind == "train" else self.eval[number]
 
-    def order(self, done: int, total: int, *, every: int) -> Iterator[Item]:
-        """What is needed from update `done` on; each `every`-th is followed by a judgement, and the last."""
+    def order(self, done: int, total: int, *, eval_every: int) -> Iterator[Item]:
+        """The items from update `done` on; with an evaluation after each `eval_every` and the last."""
         for update in range(done, total):
-            yield "learn", update
-            if (update + 1) % every == 0 or update + 1 == total:
-                yield from (("judge", place) for place in range(len(self.judged)))
+            yield "train", update
+            if (update + 1) % eval_every == 0 or update + 1 == total:
+                yield from (("eval", number) for number in range(len(self.eval)))
 
 
 def loader(dataset: Any, items: Iterable[Any], *, workers: int, pin: bool) -> DataLoader[Any]:
-    """The dataset's items, these and in this order. Its workers live till it has been gone through."""
+    """Loads these items of the dataset in this order. Its workers live until the last one."""
     if not workers:
         return DataLoader(dataset, batch_size=None, sampler=items, pin_memory=pin)
     return DataLoader(
@@ -119,28 +117,28 @@ def loader(dataset: Any, items: Iterable[Any], *, workers: int, pin: bool) -> Da
         num_workers=workers,
         prefetch_factor=PREFETCH,
         multiprocessing_context="spawn",  # a fork would cut off the threads of CUDA and NCCL midway
-        worker_init_fn=settle,
-        timeout=PATIENCE_SECONDS,
+        worker_init_fn=worker_init,
+        timeout=TIMEOUT_SECONDS,
     )
 
 
-def batches_of(found: DataLoader[Any], device: torch.device) -> Iterator[Batch]:
+def stream_batches(source: DataLoader[Any], device: torch.device) -> Iterator[Batch]:
     """The batches on the device, without waiting; raises where a worker met an image it cannot decode."""
-    stream = _moved(found, device)
+    stream = _moved(source, device)
     _OPEN.add(stream)
     return stream
 
 
-@atexit.register  # after torch's own, so it comes before it: from there on workers are not told to end
+@atexit.register  # after torch's own, so it runs before it: from there on workers are not told to end
 def _close() -> None:
-    """End the workers of streams that an error has left open; at exit they would be waited for, forever."""
+    """End the workers of streams that an error has left open; the exit would wait for them forever."""
     for stream in list(_OPEN):
         stream.close()
 
 
-def _moved(found: DataLoader[Any], device: torch.device) -> Generator[Batch, None, None]:
-    with unsettled():
-        stream = iter(found)
+def _moved(source: DataLoader[Any], device: torch.device) -> Generator[Batch, None, None]:
+    with signals_blocked():
+        stream = iter(source)
     try:
         for batch in stream:
             if isinstance(batch, str):
@@ -148,31 +146,31 @@ def _moved(found: DataLoader[Any], device: torch.device) -> Generator[Batch, Non
             images, labels = (part.to(device, non_blocking=True) for part in batch)
             yield images, labels
     finally:
-        if hasattr(stream, "_shutdown_workers"):  # they would live as long as an error's traceback keeps it
+        if hasattr(stream, "_shutdown_workers"):  # else they live as long as an error's traceback
             stream._shutdown_workers()
 
 
 def workers_for(device: torch.device) -> int:
-    """How many workers a process has: $NAP_WORKERS, else a share of the cores beside a GPU, else none."""
+    """Number of workers of a process: $NAP_WORKERS, else a share of the cores beside a GPU, else none."""
     if word := os.environ.get("NAP_WORKERS"):
         if not word.isdecimal():
             raise ValueError(f"NAP_WORKERS={word}: expected a whole number of worker processes, 0 for none")
         return int(word)
     if device.type == "cpu":
         return 0
-    return min(MOST_WORKERS, max(1, cores() // sharers()))
+    return min(MAX_WORKERS, max(1, cores() // sharers()))
 
 
-def _batch(pictures: EncodedImages, numbers: Sequence[int], crops: Iterable[np.ndarray]) -> Batch | str:
-    """The batch; or, as words, why there is none: an error would travel with the worker's traceback in it."""
+def _batch(images: EncodedImages, numbers: Sequence[int], crops: Iterable[np.ndarray]) -> Batch | str:
+    """The batch; or the reason, in words, why there is none: an error would carry the worker's traceback."""
     try:
-        images = torch.from_numpy(np.stack(list(crops)))
+        pixels = torch.from_numpy(np.stack(list(crops)))
     except BrokenImage as error:
         return str(error)
-    labels = torch.from_numpy(pictures.labels[list(numbers)])
+    labels = torch.from_numpy(images.labels[list(numbers)])
     if get_worker_info() is not None:
-        put_there_(images, labels)
-    return images, labels
+        share_(pixels, labels)
+    return pixels, labels
 
 
 @lru_cache(maxsize=2)  # workers are an epoch apart at most

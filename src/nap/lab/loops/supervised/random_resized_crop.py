@@ -1,6 +1,6 @@
-"""Where in an image one looks: a random part of it to learn from, the middle of it to be judged on.
+"""Random resized crops of images in files to learn from, center crops to evaluate on.
 
-What is random is a function of seed, epoch and the image's number alone, whichever process looks.
+What is random is a function of seed, epoch and the image's number alone, whichever process crops.
 """
 
 from __future__ import annotations
@@ -15,50 +15,48 @@ from numpy.typing import NDArray
 from nap.lab.datasets.image_files import Box, EncodedImages, decode_crop
 from nap.lab.datasets.streams import generator
 
-LOOKS = 16  # a purpose beside those of data.streams; part of every result: never renumber it
-RATIO = 4 / 3  # a part is so much longer than wide at most, or wider than long
-TRIES = 10  # until a part fits into the image
+CROPS = 16  # a purpose of random numbers, beside those of datasets.streams; never renumber it
+RATIO = 4 / 3  # largest aspect ratio, either way
+TRIES = 10  # until a crop fits into the image
 
 
 @dataclass(frozen=True)
 class ResizedCrops:
-    """How images are looked at.
+    """How images are cropped.
 
-    `smallest` is the least share of an image's area that a random part has. To be judged, an image is
-    scaled until its shorter side is `resize`, of which the middle `size` is seen.
+    `min_area` is the smallest area of a random crop, as a fraction of the image. For evaluation the shorter
+    side of an image is resized to `resize`, and the center `size` is cropped.
     """
 
     seed: int
     size: int
     resize: int
-    smallest: float
+    min_area: float
     flip: bool
 
-    def drawn(self, pictures: EncodedImages, number: int, epoch: int) -> NDArray[np.uint8]:
-        """A random part of an image, perhaps mirrored, (size, size, 3)."""
-        draws = generator(self.seed, LOOKS, task=number, epoch=epoch)
-        mirrored = draws.random() < 0.5 and self.flip
-        found = decode_crop(
-            pictures, number, partial(random_box, draws=draws, smallest=self.smallest), self.size
-        )
-        return found[:, ::-1] if mirrored else found
+    def sample(self, images: EncodedImages, number: int, epoch: int) -> NDArray[np.uint8]:
+        """A random resized crop of an image, perhaps flipped, (size, size, 3)."""
+        rng = generator(self.seed, CROPS, task=number, epoch=epoch)
+        flipped = rng.random() < 0.5 and self.flip
+        crop = decode_crop(images, number, partial(random_box, rng=rng, min_area=self.min_area), self.size)
+        return crop[:, ::-1] if flipped else crop
 
-    def plain(self, pictures: EncodedImages, number: int) -> NDArray[np.uint8]:
-        """The middle of an image, (size, size, 3)."""
-        return decode_crop(pictures, number, partial(middle_box, share=self.size / self.resize), self.size)
+    def center(self, images: EncodedImages, number: int) -> NDArray[np.uint8]:
+        """The center crop of an image, (size, size, 3)."""
+        return decode_crop(images, number, partial(center_box, share=self.size / self.resize), self.size)
 
 
-def random_box(width: int, height: int, *, draws: np.random.Generator, smallest: float) -> Box:
-    """A part of an image: its share of the area, its shape and its place are random.
+def random_box(width: int, height: int, *, rng: np.random.Generator, min_area: float) -> Box:
+    """A box of random area, aspect ratio and position.
 
-    The share is uniform from `smallest` to 1, the logarithm of width over height is uniform, and so are the
-    places where such a part fits. If none fits in ten tries, it is the middle, as much as the shape allows.
+    The area is uniform from `min_area` to 1, the logarithm of width over height is uniform, and so are the
+    positions where such a box fits. If none fits in ten tries, it is the center, as far as the ratio allows.
 
-    >>> random_box(400, 300, draws=np.random.default_rng(0), smallest=0.08)
+    >>> random_box(400, 300, rng=np.random.default_rng(0), min_area=0.08)
     (27, 15, 382, 295)
     """
-    for share, shape, x, y in draws.random((TRIES, 4)).tolist():
-        area = width * height * (smallest + (1 - smallest) * share)
+    for share, shape, x, y in rng.random((TRIES, 4)).tolist():
+        area = width * height * (min_area + (1 - min_area) * share)
         ratio = exp((2 * shape - 1) * log(RATIO))
         wide, high = round(sqrt(area * ratio)), round(sqrt(area / ratio))
         if 0 < wide <= width and 0 < high <= height:
@@ -69,10 +67,10 @@ def random_box(width: int, height: int, *, draws: np.random.Generator, smallest:
     return left, top, left + wide, top + high
 
 
-def middle_box(width: int, height: int, *, share: float) -> Box:
-    """The square in the middle whose side is this share of the shorter one.
+def center_box(width: int, height: int, *, share: float) -> Box:
+    """The centered square whose side is this share of the shorter one.
 
-    >>> middle_box(400, 300, share=0.5)
+    >>> center_box(400, 300, share=0.5)
     (125.0, 75.0, 275.0, 225.0)
     """
     side = share * min(width, height)

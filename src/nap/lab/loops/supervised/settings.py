@@ -1,76 +1,77 @@
-"""The settings of the stationary image experiments: typed, documented, checked."""
+"""The settings of image classifiers, on images in memory (CIFAR-10) and on images in files (ImageNet)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from nap.lab.models.presets import HE, VGG16
+import nap
+from nap.lab.models.presets import HE, RESNET50, VGG16
 from nap.lab.seeds import check_seeds
 from nap.validation import check_range as check
 
-Edges = Literal["black", "mean", "mirror"]
+PaddingMode = Literal["zeros", "mean", "reflect"]
 
 
 @dataclass(frozen=True)
 class CifarConfig:
-    """A network, images, and how they are learnt."""
+    """A network, images, and how it is trained on them."""
 
     data: Literal["cifar10", "mnist", "fashion-mnist", "digits"] = "cifar10"
     """images"""
     held_out: int = 0
-    """training images that are kept back and judged on, in place of the test images: to choose settings by"""
+    """training images that are held out for evaluation, in place of the test images: to choose settings by"""
     channels: tuple[int, ...] = VGG16
     """channels of each convolution; 0 is a pooling"""
-    mean: bool = False
-    """the last map is averaged over all places; else it is flattened"""
+    global_pool: bool = False
+    """the last map is averaged over all positions; else it is flattened"""
     hidden: tuple[int, ...] = (512, 512)
     """units of each hidden layer after them"""
     batch_norm: bool = True
     """BatchNorm after each convolution, in all arms"""
-    over: Literal["sample", "position"] = "sample"
-    """what a norm that is put in takes together: channels and space, or the channels of each position"""
+    norm_axes: Literal["sample", "position"] = "sample"
+    """axes of a norm that is put in: channels and space, or the channels of each position"""
     dropout: float = 0.0
-    """share of a hidden layer's units that are left out of each update"""
-    weight_size: float = HE
-    """deviation of convolutions' weights at the start, times √inputs; NaP keeps it, if weight_norm is 0"""
+    """dropout rate of the hidden layers"""
+    init_std_scale: float = HE
+    """initial standard deviation of convolution weights, times √inputs; NaP keeps it, if weight_norm is 0"""
     weight_norm: float = 0.0
-    """norm that NaP keeps each convolution's weights at; 0: that which they start with, by weight_size"""
+    """norm that NaP keeps each convolution's weights at; 0: that which they start with, by init_std_scale"""
     batch_size: int = 32
     """images in an update"""
     steps: int = 400_000
     """updates"""
-    every: int = 10
-    """passes over the images between two rows"""
+    eval_every: int = 10
+    """epochs between two rows"""
     learning_rate: float = 0.025
     """SGD's learning rate at the start"""
     decays: tuple[float, ...] = (0.5, 0.75)
-    """shares of training at which it falls to a tenth"""
+    """fractions of training at which it falls to a tenth"""
     momentum: float = 0.9
-    """Nesterov's momentum"""
+    """Nesterov momentum"""
     weight_decay: float = 5e-4
     """L2 penalty on matrices and kernels"""
     decay_scales: bool = False
     """the penalty is on scales and offsets, too"""
-    smoothing: float = 0.0
+    label_smoothing: float = 0.0
     """label smoothing"""
-    crop: int = 4
+    crop_padding: int = 4
     """pixels beyond an image that random crops reach into"""
-    edges: Edges = "black"
-    """what is there: black, the mean of all images, or the image as in a mirror"""
+    padding_mode: PaddingMode = "zeros"
+    """what is there: zeros (black), the mean of all images, or the image reflected"""
     flip: bool = True
-    """half of the images are mirrored"""
+    """random horizontal flips"""
     seeds: int = 3
     """networks of each arm"""
     first_seed: int = 0
     """the first of their seeds; 100 and above are for tuning, and no claim reads them"""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "steps", "every", "seeds"):
+        for name in ("batch_size", "steps", "eval_every", "seeds"):
             check(self, name, getattr(self, name), 1)
         check_seeds(self.first_seed, self.seeds)
         check(self, "learning_rate", self.learning_rate, 1e-12, 100.0)
-        for name in ("momentum", "smoothing"):
+        for name in ("momentum", "label_smoothing"):
             check(self, name, getattr(self, name), 0, 0.999)
         if not any(self.channels) or min(self.channels) < 0:
             raise ValueError(
@@ -82,13 +83,13 @@ class CifarConfig:
         check(self, "dropout", self.dropout, 0, 0.99)
         if self.dropout and not self.hidden:
             raise ValueError(f"dropout is {self.dropout}, but there is no hidden layer; leave --dropout out")
-        check(self, "weight_size", self.weight_size, 0.05, 20)  # beyond, eps counts
+        check(self, "init_std_scale", self.init_std_scale, 0.05, 20)  # beyond, eps counts
         if self.weight_norm and not 1 <= self.weight_norm <= 1000:  # below, eps counts
             raise ValueError(
                 f"weight_norm is {self.weight_norm}; write a norm between 1 and 1000, or 0 for those that "
                 "weights start with"
             )
-        for name in ("weight_decay", "crop", "held_out"):
+        for name in ("weight_decay", "crop_padding", "held_out"):
             check(self, name, getattr(self, name), 0)
         if list(self.decays) != sorted(self.decays) or not all(0 < share < 1 for share in self.decays):
             raise ValueError(f"decays are {self.decays}; write rising shares between 0 and 1, as in 0.5 0.75")
@@ -101,3 +102,85 @@ class CifarConfig:
         """
         falls = sum(step >= share * self.steps for share in self.decays)
         return self.learning_rate / 10**falls
+
+
+@dataclass(frozen=True)
+class ImageNetConfig:
+    """A residual network, images in files, and how it is trained on them."""
+
+    data: Literal["imagenet", "cifar10", "digits"] = "imagenet"
+    """imagenet; or a stand-in, which is written to files and read like it: cifar10 or digits"""
+    images: str = ""
+    """folder of ImageNet's files: train/ and val/, or parquet shards; without it $NAP_DATA/imagenet"""
+    blocks: tuple[int, ...] = RESNET50
+    """residual blocks of each stage"""
+    width: int = 64
+    """channels of the first layer"""
+    small_stem: bool = False
+    """the first layer keeps the size of the image, which is small"""
+    image_size: int = 224
+    """pixels of an image's side, as the network sees it"""
+    resize: int = 256
+    """pixels that the shorter side of a test image is resized to before the center crop"""
+    min_crop_area: float = 0.08
+    """smallest area of a random resized crop, as a fraction of the image"""
+    flip: bool = True
+    """random horizontal flips"""
+    batch_size: int = 256
+    """images in an update, of all processes together"""
+    epochs: int = 90
+    """passes over all images"""
+    eval_every: int = 1
+    """epochs between two rows"""
+    learning_rate: float = 0.1
+    """SGD's peak learning rate"""
+    warmup_epochs: float = 5.0
+    """epochs until it is reached; a cosine follows, which is 0 after the last update"""
+    momentum: float = 0.9
+    """Nesterov momentum"""
+    weight_decay: float = 1e-4
+    """L2 penalty on matrices and kernels"""
+    decay_scales: bool = False
+    """the penalty is on scales and offsets, too"""
+    label_smoothing: float = 0.1
+    """label smoothing"""
+    seeds: int = 3
+    """networks of each arm"""
+    first_seed: int = 0
+    """the first of their seeds; 100 and above are for tuning, and no claim reads them"""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "image_size", "batch_size", "epochs", "eval_every", "seeds"):
+            check(self, name, getattr(self, name), 1)
+        check(self, "resize", self.resize, self.image_size)
+        check(self, "min_crop_area", self.min_crop_area, 1e-6, 1)
+        check_seeds(self.first_seed, self.seeds)
+        check(self, "learning_rate", self.learning_rate, 1e-12, 100.0)
+        check(self, "warmup_epochs", self.warmup_epochs, 0, self.epochs)
+        for name in ("momentum", "label_smoothing"):
+            check(self, name, getattr(self, name), 0, 0.999)
+        check(self, "weight_decay", self.weight_decay, 0)
+        if not self.blocks or min(self.blocks) < 1:
+            raise ValueError(f"blocks is {self.blocks}; name the blocks of each stage, as in 3 4 6 3")
+        if self.images and self.data != "imagenet":
+            raise ValueError(
+                f"images is {self.images}, and data is {self.data}, which needs no folder; "
+                "add --data imagenet, or leave --images out"
+            )
+
+    def rate(self, step: int, steps_per_epoch: int) -> float:
+        """The learning rate of an update, counted from 0.
+
+        >>> config = ImageNetConfig(epochs=3, warmup_epochs=1.0)
+        >>> [round(config.rate(step, 4), 4) for step in range(12)]
+        [0.025, 0.05, 0.075, 0.1, 0.097, 0.0883, 0.075, 0.0587, 0.0413, 0.025, 0.0117, 0.003]
+        """
+        warmup = max(1, round(self.warmup_epochs * steps_per_epoch))  # its last update is the cosine's first
+        return nap.schedules.warmup_cosine_value(
+            step,
+            self.learning_rate,
+            warmup_steps=warmup - 1,
+            total_steps=self.epochs * steps_per_epoch,
+            init_value=self.learning_rate / warmup,
+            end_value=0.0,
+        )

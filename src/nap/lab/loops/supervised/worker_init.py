@@ -1,7 +1,7 @@
-"""Workers and what they inherit: signals that ask a run to stop, and its garbage; neither is for them.
+"""Data-loading workers ignore the signals that ask their run to stop.
 
 Ctrl-C, or a batch system that ends a job, signals every process of the group. The run saves before it stops,
-and needs its workers until then. They end when the run does, without a word.
+and needs its workers until then. They end when the run does, silently.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ from types import FrameType
 
 from nap.lab.runner.signals import SIGNALS
 
-_LAST = -1000  # after all that multiprocessing itself does at the end of a process
+_LAST = -1000  # after multiprocessing's own finalizers
 
 
 @contextmanager
-def unsettled() -> Iterator[None]:
-    """Workers that are started inside have these signals held back until they call `settle`.
-
-    So do we, for that moment: none is lost.
-    """
-    resource_tracker.ensure_running()  # which multiprocessing starts with the first worker, and lets them in
+def signals_blocked() -> Iterator[None]:
+    """Block the signals, here and in workers started inside, until those call `worker_init`; none is lost."""
+    resource_tracker.ensure_running()  # which would be started with the first worker, and unblocks them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -35,25 +32,25 @@ def unsettled() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def settle(worker: int) -> None:
-    """Called in a worker: it stays through such signals, but for a second SIGTERM.
+def worker_init(worker: int) -> None:
+    """Called in a worker: it ignores these signals, but for a second SIGTERM.
 
-    That one comes from a run that is over, and waits for a worker that hangs. What it inherited it never
-    collects: an object of a library whose threads did not come along may abort the process when it ends.
+    That one comes from a run that is over and waits for a worker that hangs. Inherited objects are never
+    collected: one of a library whose threads were not inherited may abort the process when it ends.
     """
     gc.freeze()
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _Patience(1))
+    signal.signal(signal.SIGTERM, _ExitAfter(1))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     Finalize(None, _leave, exitpriority=_LAST)
 
 
 def _leave() -> None:
-    """End this process here, unless an error is on its way out.
+    """End this process here, unless an error is propagating.
 
-    A worker that is told to end may have a batch half sent. The interpreter would end the thread that sends
-    it in the midst of C++, which aborts the process, and the run would report that as a worker's death.
+    A worker that is told to end may have a batch half sent. The interpreter would end the sending thread in
+    the midst of C++, which aborts the process, and the run would report that as a worker's death.
     """
     if sys.exception() is None:
         for stream in (sys.stdout, sys.stderr):
@@ -61,8 +58,8 @@ def _leave() -> None:
         os._exit(0)
 
 
-class _Patience:
-    """A handler that bears so many signals."""
+class _ExitAfter:
+    """A signal handler that ignores so many signals, then exits."""
 
     def __init__(self, left: int):
         self._left = left

@@ -39,7 +39,7 @@ def stackable(model: nn.Module) -> nn.Module:
     return skeleton
 
 
-def gather_(skeleton: nn.Module) -> tuple[dict[str, float], dict[str, tuple[Tensor, Tensor]]]:
+def collect_statistics_(skeleton: nn.Module) -> tuple[dict[str, float], dict[str, tuple[Tensor, Tensor]]]:
     """Have BatchNorms leave what their averages are to follow: to write it takes each of them two launches.
 
     Their names, each with the share of new values in its averages; and where each pass leaves mean and
