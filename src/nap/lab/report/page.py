@@ -10,12 +10,10 @@ from nap.lab.claims.folders import ODD_ROWS, in_words
 from nap.lab.experiments import MODULES, readers
 from nap.lab.experiments.experiment import Experiment
 from nap.lab.report.draw import figure_html
-from nap.lab.report.facts import Group
-from nap.lab.report.facts_html import facts_html, problems_html, run_again
-from nap.lab.report.markup import Html, element, join, table
+from nap.lab.report.facts import Group, facts_html, problems_html, run_again
+from nap.lab.report.markup import CSS, Html, element, join, table
 from nap.lab.report.panels import Figure
 from nap.lab.report.sensitivity import Tuning, section
-from nap.lab.report.sheet import CSS
 from nap.lab.report.style import duration
 from nap.lab.report.verdicts import SIGNS, claims_table, counts, headline
 from nap.lab.rows import Rows
