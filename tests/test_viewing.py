@@ -16,7 +16,6 @@ import torch
 from PIL import Image
 from torch import nn
 
-from crews import CPU, both
 from nap.lab import rows as row_files
 from nap.lab.cli import main
 from nap.lab.datasets.image_files import BrokenImage, load_image_folders
@@ -30,11 +29,12 @@ from nap.lab.loops.supervised.looks import Looks, middle_box, random_box
 from nap.lab.loops.supervised.viewing import Viewing
 from nap.lab.loops.supervised.viewing_run import ViewingWork, prepared
 from nap.lab.models.vgg import vgg
-from nap.lab.runner import crew as crews
-from nap.lab.runner.crew import Crew
+from nap.lab.runner import distributed
+from nap.lab.runner.distributed import ProcessGroup
 from nap.lab.runner.work import NotFinite
 from recordings import run_and_put_back
 from small_images import picture, write_folders, write_shards
+from two_processes import CPU, both
 
 Row = dict[str, Any]
 TINY = Viewing(
@@ -313,13 +313,13 @@ def test_settings_and_data_that_do_not_fit_are_refused(images: str, monkeypatch:
     monkeypatch.setenv("NAP_WORKERS", "many")
     with pytest.raises(ValueError, match="NAP_WORKERS=many"):
         workers_for(CPU)
-    monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 2), sharing="fsdp"))
+    monkeypatch.setattr(distributed, "_group", ProcessGroup(distributed.Rank(0, 2), parallel="fsdp"))
     with pytest.raises(ValueError, match=r"has a copy of this network \(ddp\).*choose ddp"):
         work(replace(TINY, images=images))
-    monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 2)))
-    with pytest.raises(ValueError, match="a graph is for a process that is alone, here are 2"):
+    monkeypatch.setattr(distributed, "_group", ProcessGroup(distributed.Rank(0, 2)))
+    with pytest.raises(ValueError, match="a graph is for one process, here are 2"):
         work(replace(TINY, images=images), graph=True)
-    monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 3)))
+    monkeypatch.setattr(distributed, "_group", ProcessGroup(distributed.Rank(0, 3)))
     with pytest.raises(ValueError, match="batch_size is 8, which 3 processes cannot share"):
         work(replace(TINY, images=images))
 
@@ -372,7 +372,7 @@ def learn(config: Viewing) -> Row:
     return {"rows": rows, "state": state, "buffers": [b.clone() for b in run.trainer.model.buffers()]}
 
 
-def everything(crew: Crew, plain: Viewing, normed: Viewing, state: Row) -> Row:
+def everything(group: ProcessGroup, plain: Viewing, normed: Viewing, state: Row) -> Row:
     viewing_run.STRETCH = 4
     rest = work(plain)
     rest.load_state_dict(state)
@@ -388,7 +388,7 @@ def test_two_processes_compute_what_one_does(
     normed = replace(TINY, images=images)
     plain = Plain(**vars(normed))
     alone = learn(plain)
-    both_of = both(everything, tmp_path / "crew", plain, normed, alone["state"])
+    both_of = both(everything, tmp_path / "processes", plain, normed, alone["state"])
     for found in both_of:
         assert_alike(found["plain"]["rows"], alone["rows"])
         assert_alike(found["rest"], alone["rows"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -13,11 +14,10 @@ import torch
 from nap.lab import aliases, rows
 from nap.lab.runner import provenance
 from nap.lab.runner.checkpoint import PREVIOUS_NAME
-from nap.lab.runner.crew import here
+from nap.lab.runner.distributed import current_group
 from nap.lab.runner.folder import RunFolder
 from nap.lab.runner.manifest import Manifest
-from nap.lab.runner.pace import Pace
-from nap.lab.runner.resume import lay_down, noted_rows, take_up
+from nap.lab.runner.resume import noted_rows, restore, save
 from nap.lab.runner.signals import StopRequest, stop_requests
 from nap.lab.runner.work import NOT_FINITE, NotFinite, Work
 
@@ -38,6 +38,37 @@ class Outcome:
         return FINISHED if self.reason == "finished" else STOPPED
 
 
+@dataclass
+class Pace:
+    """When the next checkpoint is due: never so often that saving takes more than its share of the time.
+
+    >>> pace = Pace(every_seconds=0.0, share=0.05)
+    >>> pace.is_due()
+    True
+    >>> with pace.measured():
+    ...     time.sleep(0.01)
+    >>> pace.is_due()  # in 0.2 seconds at the earliest
+    False
+    """
+
+    every_seconds: float
+    share: float
+    ended: float = field(default_factory=time.perf_counter)
+    seconds: float = 0.0  # that the last one took
+
+    def is_due(self) -> bool:
+        """Whether to save now."""
+        return time.perf_counter() - self.ended >= max(self.every_seconds, self.seconds / self.share)
+
+    @contextlib.contextmanager
+    def measured(self) -> Iterator[None]:
+        """Time a save."""
+        began = time.perf_counter()
+        yield
+        self.ended = time.perf_counter()
+        self.seconds = self.ended - began
+
+
 def _nothing(_: object) -> None:
     pass
 
@@ -46,7 +77,7 @@ def _warn(note: str) -> None:
     print(f"warning: {note}", file=sys.stderr)
 
 
-def carry_out(
+def run_work(
     work: Work,
     folder: RunFolder,
     *,
@@ -71,10 +102,10 @@ def carry_out(
         return Outcome("finished", done=work.total, total=work.total)
     with stop_requests() if stop is None else contextlib.nullcontext(stop) as asked:
         conditions = provenance.conditions(device)
-        if (processes := here().size) > 1:
+        if (processes := current_group().world_size) > 1:
             conditions["device"] = f"{conditions['device']} × {processes} processes"
         manifest, notes = folder.manifest()
-        taken = take_up(work, folder, manifest, conditions)
+        taken = restore(work, folder, manifest, conditions)
         notes += taken.notes
         for note in notes:
             on_note(note)
@@ -97,11 +128,11 @@ def carry_out(
                 on_progress(work)
                 if pace.is_due():
                     with pace.measured():
-                        saved = lay_down(work, folder, file, conditions)
+                        saved = save(work, folder, file, conditions)
                         manifest.keep_up(noted_rows(file))
             # Here and not in the loop: a signal may come at any moment, after the last look at it too.
             if saved < work.done:
-                lay_down(work, folder, file, conditions)
+                save(work, folder, file, conditions)
             if work.done < work.total:
                 manifest.end(f"stopped by {asked.signal}", noted_rows(file))
                 return Outcome("stopped", work.done, work.total, asked.signal)

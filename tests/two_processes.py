@@ -11,25 +11,25 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nap.lab.runner.crew import Place, Sharing, joined
+from nap.lab.runner.distributed import Parallel, Rank, process_group
 
 CPU = torch.device("cpu")
 SIZE = 2
 
 
-def both(do: Callable[..., Any], folder: Path, *args: Any, sharing: Sharing = "ddp") -> list[Any]:
-    """What `do(crew, *args)` gave on each of two processes; files between them lie in `folder`."""
+def both(do: Callable[..., Any], folder: Path, *args: Any, parallel: Parallel = "ddp") -> list[Any]:
+    """What `do(group, *args)` gave on each of two processes; files between them lie in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    torch.multiprocessing.spawn(_one, args=(do, folder, sharing, args), nprocs=SIZE)
+    torch.multiprocessing.spawn(_one, args=(do, folder, parallel, args), nprocs=SIZE)
     return [torch.load(folder / f"{rank}.pt") for rank in range(SIZE)]
 
 
-def _one(rank: int, do: Callable[..., Any], folder: Path, sharing: Sharing, args: tuple[Any, ...]) -> None:
+def _one(rank: int, do: Callable[..., Any], folder: Path, parallel: Parallel, args: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
     store, code = dist.FileStore(str(folder / "store"), SIZE), 0
     try:
-        with joined(Place(rank, SIZE, rank), CPU, sharing=sharing, store=store) as crew:
-            torch.save(do(crew, *args), folder / f"{rank}.pt")
+        with process_group(Rank(rank, SIZE, rank), CPU, parallel=parallel, store=store) as group:
+            torch.save(do(group, *args), folder / f"{rank}.pt")
             dist.barrier()
     except BaseException:
         traceback.print_exc()
