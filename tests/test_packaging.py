@@ -42,7 +42,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "src", home / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, home)
-    command = [*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", home, home]
+    command: list[str | Path] = [*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", home, home]
     subprocess.run(command, check=True, timeout=120)
     (built,) = home.glob("*.whl")
     return built
@@ -56,9 +56,9 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site,) = home.glob("lib/python*/site-packages")
     (site / "reused.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
     interpreter = home / "bin/python"
-    command = [*PIP, "--python", interpreter, "install", "-q", "--no-index", "--force-reinstall", "--no-deps"]
+    command: list[str | Path] = [*PIP, "--python", interpreter, "install", "-q", "--no-index", "--force-reinstall", "--no-deps"]
     subprocess.run([*command, wheel], check=True, timeout=120)
-    check = [*PIP, "--python", interpreter, "install", "-q", "--no-index", f"{wheel}[lab]"]
+    check: list[str | Path] = [*PIP, "--python", interpreter, "install", "-q", "--no-index", f"{wheel}[lab]"]
     subprocess.run(check, check=True, timeout=120)  # fails where a requirement of the extra is missing
     return interpreter
 
