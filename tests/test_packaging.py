@@ -42,8 +42,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "src", home / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, home)
-    command: list[str | Path] = [*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", home, home]
-    subprocess.run(command, check=True, timeout=120)
+    build = [*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w"]
+    subprocess.run([*build, str(home), str(home)], check=True, timeout=120)
     (built,) = home.glob("*.whl")
     return built
 
@@ -56,10 +56,11 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site,) = home.glob("lib/python*/site-packages")
     (site / "reused.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
     interpreter = home / "bin/python"
-    command: list[str | Path] = [*PIP, "--python", interpreter, "install", "-q", "--no-index", "--force-reinstall", "--no-deps"]
-    subprocess.run([*command, wheel], check=True, timeout=120)
-    check: list[str | Path] = [*PIP, "--python", interpreter, "install", "-q", "--no-index", f"{wheel}[lab]"]
-    subprocess.run(check, check=True, timeout=120)  # fails where a requirement of the extra is missing
+    install = [*PIP, "--python", str(interpreter), "install", "-q", "--no-index"]
+    subprocess.run([*install, "--no-deps", str(wheel)], check=True, timeout=120)
+    subprocess.run(
+        [*install, f"{wheel}[lab]"], check=True, timeout=120
+    )  # fails where a requirement of the extra is missing
     return interpreter
 
 
