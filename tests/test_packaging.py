@@ -57,10 +57,9 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site / "reused.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
     interpreter = home / "bin/python"
     install = [*PIP, "--python", str(interpreter), "install", "-q", "--no-index"]
-    subprocess.run([*install, "--no-deps", str(wheel)], check=True, timeout=120)
-    subprocess.run(
-        [*install, f"{wheel}[lab]"], check=True, timeout=120
-    )  # fails where a requirement of the extra is missing
+    subprocess.run([*install, "--force-reinstall", "--no-deps", str(wheel)], check=True, timeout=120)
+    extra = f"{wheel}[lab]"  # pip fails where one of its requirements is missing
+    subprocess.run([*install, extra], check=True, timeout=120)
     return interpreter
 
 
