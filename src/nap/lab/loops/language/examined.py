@@ -25,11 +25,11 @@ from nap.lab.datasets.store import paths, sha256
 from nap.lab.datasets.tokenizer import Tokenizer
 from nap.lab.datasets.tokens import Windows
 from nap.lab.files import expanded
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.language import LanguageModelWork
 from nap.lab.loops.language.scoring import answers, require_room, summary
 from nap.lab.loops.language.settings import LanguageModelConfig
-from nap.lab.loops.population.network_run import NetworkRun
-from nap.lab.runner.crew import here
+from nap.lab.runner.distributed import current_group
 
 Row = dict[str, Any]
 Exam = Windows | list[Question]
@@ -45,7 +45,7 @@ class ExaminedWork(LanguageModelWork):
         sources = named(settings.exams)
         found = {name: identity(name, path) for name, path in sources.items()}  # tokenising takes hours
         super().__init__(what, device, **options)
-        if not here().agree(found):
+        if not current_group().all_equal(found):
             raise ValueError("the processes do not find the same exams: give all of them the same files")
         self._read["exams"] = found
         self._exams: dict[str, Exam] = {HELD_OUT: self.valid}
