@@ -125,12 +125,13 @@ def _few_on_cpu(
             return None
         if weight.numel() > _LONG or radius.numel() != 1 or _is_wrapped(weight):
             return None
-    norms = [norm.item() for norm in torch._foreach_norm(weights)]
+    tensors = list(weights)
+    norms = [norm.item() for norm in torch._foreach_norm(tensors)]
     if not all(_TINY < norm < _HUGE for norm in norms):
         return None
     if when is None or bool(when):
         factors = [radius.item() / norm for radius, norm in zip(radii, norms, strict=True)]
-        torch._foreach_mul_(weights, [min(1.0, factor) for factor in factors] if ceiling else factors)
+        torch._foreach_mul_(tensors, [min(1.0, factor) for factor in factors] if ceiling else factors)
     return [torch.tensor(norms, dtype=dtype)]
 
 
