@@ -17,10 +17,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 SETTINGS: dict[str, str] = {  # keys of configs, at any depth, and the options that set them (with hyphens)
+    "regenerative": "l2_init",
 }
 VALUES: dict[str, dict[str, str]] = {  # new name of a setting or column: {old value: new value}
+    "method": {"regenerative": "L2 Init"},
 }
 ARMS: dict[str, str] = {  # values of the column "arm" and of --arms; run folders are named after them
+    "NaP + regenerative": "NaP + L2 Init",
+    "regenerative": "L2 Init",
 }
 KINDS: dict[str, str] = {  # values of the column "kind"
 }

@@ -24,7 +24,7 @@ from nap.lab.rows import Rows
 LOOKS = {
     "none": Look(BLACK, width=2.2),
     "L2": Look(ORANGE),
-    "regenerative": Look(SKY),
+    "L2 Init": Look(SKY),
     "shrink and perturb": Look(GREEN),
     "ReDo": Look(BLUE, DASHED),
     "leaky ReLU": Look(VERMILION),
