@@ -207,6 +207,8 @@ def _source(part: Part) -> Html:
 
 def _drawn(part: Part) -> list[Html]:
     """What is missing, then the figures; where rows contradict each other, the rest is still worth having."""
+    if part.experiment.figure is None:
+        return [element("p", "This experiment has no figure.", class_="quiet")]
     try:
         names, figures, numbers = part.missing, part.figures, part.table
     except ODD_ROWS as error:
