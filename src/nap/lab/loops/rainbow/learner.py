@@ -199,7 +199,7 @@ def importance_weights(probabilities: Tensor, exponent: Tensor) -> Tensor:
     tensor([1.0000, 0.5000], dtype=torch.float64)
     """
     weights = probabilities**-exponent
-    return weights / weights.max()
+    return weights / weights.amax(-1, keepdim=True)
 
 
 def _as_it_is(function: F) -> F:
