@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nap.lab.loops.supervised.stacked.convolution_tiles import Boxes, Tiles
-from nap.lab.models.vgg import POOL, VGG_LIKE
+from nap.lab.models.presets import POOL, VGG_LIKE
 
 TURNS, REPEATS = 3, 4  # inputs, and how often a graph goes through all of them
 BOXES = (  # outputs, positions or channels, warps, stages

@@ -21,8 +21,9 @@ from pathlib import Path
 
 import torch
 
-from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, SequenceArm
-from nap.lab.loops.language.settings import Network
+from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, TransformerArm
+from nap.lab.loops.language.build import build, transformer_factory
+from nap.lab.loops.language.settings import TransformerConfig
 from nap.lab.loops.language.trainer import Trainer
 from nap.lab.models.transformer import Transformer
 
@@ -37,14 +38,18 @@ def floating_point_operations(net: Transformer, batch: int, length: int) -> floa
     return batch * length * (6 * (weights + head) + attention)
 
 
-def trainer(arm: SequenceArm, options: argparse.Namespace) -> tuple[Trainer, float]:
+def trainer(arm: TransformerArm, options: argparse.Namespace) -> tuple[Trainer, float]:
     """The arm's network in training, and the work of a step of the plain one."""
-    make = Network(options.blocks, options.heads, options.width).make(
-        options.vocabulary, options.length, tied=options.tied, recompute=options.recompute
+    make = transformer_factory(
+        TransformerConfig(options.blocks, options.heads, options.width),
+        options.vocabulary,
+        options.length,
+        tied=options.tied,
+        recompute=options.recompute,
     )
     torch.manual_seed(0)
     example = torch.zeros(1, 8, dtype=torch.int64)
-    model, projector = arm.build(make, example)
+    model, projector = build(arm, make, example)
     work = floating_point_operations(make(), options.batch, options.length)
     cuda = torch.device(options.device).type == "cuda"
     return Trainer(

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 
 import nap
 from nap.lab.datasets.corpus import Corpus, load
-from nap.lab.loops.language.settings import Network
+from nap.lab.loops.language.build import transformer_factory
+from nap.lab.loops.language.settings import TransformerConfig
 from nap.lab.loops.language.trainer import Trainer
 from nap.schedules import warmup_cosine_value
 
@@ -53,8 +54,8 @@ RATES = [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2]
 def maker(options: argparse.Namespace, vocabulary: int) -> Callable[[], nn.Module]:
     """What builds the plain network."""
     if options.net == "unit":
-        network = Network(options.blocks, options.heads, options.width)
-        return network.make(vocabulary, options.length, tied=True)
+        network = TransformerConfig(options.blocks, options.heads, options.width)
+        return transformer_factory(network, vocabulary, options.length, tied=True)
     return Net(
         options.blocks,
         options.width,

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 import nap
 from nap.lab.loops.population.arms import NAP
+from nap.lab.loops.population.build import network_factory
 from nap.lab.loops.population.continual import skeleton_of
 from nap.lab.loops.population.learner import Learner, Recipe
 from nap.lab.loops.population.population import Strategy, initial_values
@@ -49,7 +50,7 @@ def population(
 ) -> tuple[Callable[[], None], int]:
     """A step of so many members, and the bytes of their weights."""
     images = pixels(config, 2048, device)
-    make = config.make(images.shape[1:], 10)
+    make = network_factory(config, images.shape[1:], 10)
     skeleton = skeleton_of(make, NAP, Method(), images[:2].cpu(), torch.float32).to(device)
     initial = initial_values(skeleton, make, range(members), device)
     projector = PopulationProjector(skeleton, initial)
@@ -64,7 +65,7 @@ def script(config: Continual, device: torch.device) -> Callable[[], None]:
     """The ordinary loop: one network, eager."""
     images = pixels(config, 2048, device)
     labels = torch.randint(10, (2048,), device=device)
-    model = config.make(images.shape[1:], 10)().to(device)
+    model = network_factory(config, images.shape[1:], 10)().to(device)
     nap.normalize_(model, images[:2])
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     nap.Projector(model).attach(optimizer)

@@ -26,6 +26,7 @@ import torch
 from nap.lab.experiments.table1_cifar import PAPER
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.augment import Crops
+from nap.lab.loops.supervised.build import build, vgg_factory
 from nap.lab.loops.supervised.settings import Seeing
 from nap.lab.loops.supervised.together import Together
 from nap.lab.loops.supervised.trainer import Trainer
@@ -45,10 +46,12 @@ def trainer(arm: VisionArm, options: argparse.Namespace, seed: int = 0) -> Train
     settings = replace(network, batch_size=options.batch, batch_norm=not options.no_batch_norm)
 
     def make() -> torch.nn.Module:
-        return ResNetV2(3, classes) if options.net == "resnet" else settings.make((3, size, size), classes)()
+        if options.net == "resnet":
+            return ResNetV2(3, classes)
+        return vgg_factory(settings, (3, size, size), classes)()
 
     torch.manual_seed(seed)
-    model, projector = arm.build(make, torch.randn(2, 3, size, size), over=options.over)
+    model, projector = build(arm, make, torch.randn(2, 3, size, size), over=options.over)
     model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     alone = device.type == "cuda" and not options.stacked
     return Trainer(

@@ -14,7 +14,8 @@ import nap
 from nap import diagnostics
 from nap.lab.datasets.images import Images
 from nap.lab.datasets.streams import Stream, batches, reorder
-from nap.lab.loops.population.arms import METHODS, Arm
+from nap.lab.loops.population.arms import Arm
+from nap.lab.loops.population.build import METHODS, network_factory
 from nap.lab.loops.population.settings import Continual
 from nap.methods import Training
 from nap.weights import WEIGHT_ROLES, Role, weight_groups
@@ -30,7 +31,7 @@ class PlainLoop:
         self.stream, self.images = Stream(settings.stream), data.normalised(torch.float64)
         self.generator = Generator()
         self.method = METHODS[arm.method](settings, settings.learning_rate)
-        self.model = settings.make(self.images.shape[1:], data.classes)().double()
+        self.model = network_factory(settings, self.images.shape[1:], data.classes)().double()
         if arm.method == "leaky ReLU":
             self.method.prepare_(self.model, self.images[:2])
         if arm.norm != "none":

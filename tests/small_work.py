@@ -34,7 +34,7 @@ class Training:
             self.model = nn.Sequential(nn.Linear(8, hidden), nn.ReLU(), nn.Linear(hidden, 4))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         draws = torch.Generator().manual_seed(1000 * self.seed + self.done)
         for _ in range(self.steps_per_unit):
             x = torch.randn(16, 8, generator=draws)

@@ -44,7 +44,7 @@ class Fit:
         self.config, self.number, self.total, self.done = config, number, config.steps, 0
         self.weight = torch.zeros(8)
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         time.sleep(self.config.seconds_per_step)
         if self.done == 5 and self.number in self.config.broken:
             raise RuntimeError(f"run {self.number} is broken")

@@ -19,17 +19,18 @@ MAY_IMPORT = {  # floor of the importing module → floors of nap that it may re
     "lab": {"core", "methods", "integrations", "lab"},
 }
 ROOMS = {  # room of the lab → rooms that it may reach, besides itself
+    "aliases": set(),
     "files": set(),
-    "rows": {"files"},
-    "stored": {"files", "rows"},
+    "rows": {"aliases", "files"},
+    "stored": {"aliases", "files", "rows"},
     "seeds": set(),
     "metrics": set(),
     "datasets": {"files"},
     "models": set(),
-    "runner": {"files", "rows", "stored"},
-    "loops": {"datasets", "files", "models", "runner", "seeds"},
-    "claims": {"rows", "stored", "metrics", "seeds"},
-    "report": {"files", "rows", "stored", "claims", "metrics", "seeds"},
+    "runner": {"aliases", "files", "rows", "stored"},
+    "loops": {"aliases", "datasets", "files", "models", "runner", "seeds"},
+    "claims": {"aliases", "rows", "stored", "metrics", "seeds"},
+    "report": {"aliases", "files", "rows", "stored", "claims", "metrics", "seeds"},
 }
 LOOPS = {  # training loop → the others that it may reach: what they share, and nothing else
     "common": set(),

@@ -149,7 +149,7 @@ def test_twins_resume_after_any_epoch_bit_for_bit(precision: Any) -> None:
     expected = finished(unbroken)
     run, rows = TwinRun(config, DIGITS, CPU), []
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
         state = on_disk_and_back(run.state_dict())
         run = TwinRun(config, DIGITS, CPU)
         run.load_state_dict(state)

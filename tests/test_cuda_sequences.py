@@ -6,21 +6,22 @@ import pytest
 import torch
 
 from nap.lab.datasets.strings import random_strings
-from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, SequenceArm
-from nap.lab.loops.language.settings import Memorising
+from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, TransformerArm
+from nap.lab.loops.language.build import build, transformer_factory
+from nap.lab.loops.language.settings import MemorizationConfig
 from nap.lab.loops.language.trainer import Trainer
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
     pytest.mark.filterwarnings("ignore:TensorFloat32"),  # torch advises it; float32 is what is compared here
 ]
-CONFIG = Memorising(blocks=2, heads=2, width=64, vocabulary=32, strings=16, length=33, batch_size=16)
+CONFIG = MemorizationConfig(blocks=2, heads=2, width=64, vocabulary=32, strings=16, length=33, batch_size=16)
 STRINGS = random_strings(0, 1, count=16, length=33, vocabulary=32)
 
 
-def trainer(arm: SequenceArm, device: str, *, half: bool = False, compile_: bool = False) -> Trainer:
+def trainer(arm: TransformerArm, device: str, *, half: bool = False, compile_: bool = False) -> Trainer:
     torch.manual_seed(0)
-    model, projector = arm.build(CONFIG.make(32, 32), STRINGS[:2, :-1])
+    model, projector = build(arm, transformer_factory(CONFIG, 32, 32), STRINGS[:2, :-1])
     return Trainer(
         model.to(device),
         projector,
@@ -42,7 +43,7 @@ def losses(one: Trainer, device: str, updates: int = 20) -> list[float]:
 
 @pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda arm: arm.name)
 @pytest.mark.parametrize("compile_", [False, True], ids=["eager", "compiled"])
-def test_losses_are_those_of_the_cpu(arm: SequenceArm, compile_: bool) -> None:
+def test_losses_are_those_of_the_cpu(arm: TransformerArm, compile_: bool) -> None:
     expected = losses(trainer(arm, "cpu"), "cpu")
     assert losses(trainer(arm, "cuda", compile_=compile_), "cuda") == pytest.approx(expected, rel=2e-3)
     half = losses(trainer(arm, "cuda", half=True, compile_=compile_), "cuda")

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.augment import Crops
+from nap.lab.loops.supervised.build import build, vgg_factory
 from nap.lab.loops.supervised.settings import Seeing
 from nap.lab.loops.supervised.trainer import Trainer
 
@@ -136,10 +137,10 @@ def network(
 ) -> Trainer:
     torch.manual_seed(seed)
     settings = Seeing(channels=(4, 0, 8, 0), hidden=(8,), batch_size=4, momentum=momentum)
-    model, projector = arm.build(settings.make((3, 8, 8), 10), torch.randn(2, 3, 8, 8))
+    model, projector = build(arm, vgg_factory(settings, (3, 8, 8), 10), torch.randn(2, 3, 8, 8))
     torch.manual_seed(0)
     pixels = torch.randint(256, (12, 3, 8, 8), dtype=torch.uint8, device=DEVICE)
     crops = Crops.of(pixels, torch.full((3,), 128.0), torch.full((3,), 60.0), edge=1)
     labels = torch.randint(10, (12,), device=DEVICE)
-    model = model.to(DEVICE).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = model.to(DEVICE).to(memory_format=torch.channels_last)
     return Trainer(model, projector, crops, labels, settings, half=half, quick=quick)

@@ -16,7 +16,8 @@ from nap.lab.datasets.questions import read
 from nap.lab.datasets.store import DataMissing
 from nap.lab.datasets.text import Bytes
 from nap.lab.loops.language.arms import NAP
-from nap.lab.loops.language.examined import HELD_OUT, Examined, ExaminedWork, exam
+from nap.lab.loops.language.examined import HELD_OUT, ExaminedWork, exam
+from nap.lab.loops.language.settings import LanguageModelConfig
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.work import OtherInputs
 
@@ -39,14 +40,14 @@ def written(path: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 def work(*exams: str, **changes: Any) -> ExaminedWork:
-    settings = Examined(**TINY | changes, exams=exams)
+    settings = LanguageModelConfig(**TINY | changes, exams=exams)
     return ExaminedWork(NetworkRun(NAP, settings, 0, {"experiment": "x"}), torch.device("cpu"))
 
 
 def finished(run: ExaminedWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
     return rows
 
 
@@ -153,7 +154,7 @@ def test_what_is_missing_is_said_before_training() -> None:
 def test_a_run_that_resumes_is_examined_like_one_that_did_not_stop(tmp_path: Path) -> None:
     passages = f"lambada={written(tmp_path / 'a.jsonl', PASSAGES)}"
     whole, first, rest = finished(work(passages)), work(passages), work(passages)
-    rows = first.advance()
+    rows = first.step()
     rest.load_state_dict(copy.deepcopy(first.state_dict()))
     assert rows + finished(rest) == whole
 
@@ -199,7 +200,7 @@ def test_an_answer_that_the_model_cannot_see_is_refused_before_training(tmp_path
 def test_an_exam_must_stay_what_it_was(tmp_path: Path) -> None:
     passages = written(tmp_path / "a.jsonl", PASSAGES)
     first = work(f"lambada={passages}")
-    first.advance()
+    first.step()
     state = copy.deepcopy(first.state_dict())
     passages.touch()  # the same content is the same exam
     work(f"lambada={passages}").load_state_dict(state)

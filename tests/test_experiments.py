@@ -19,11 +19,12 @@ from nap.lab.datasets.catalog import find_images
 from nap.lab.experiments import fig1, fig2, fig4, revival, stats
 from nap.lab.experiments.experiment import experiments
 from nap.lab.experiments.revival import RevivalRun
-from nap.lab.loops.population.arms import METHODS, Arm
+from nap.lab.loops.population.arms import Arm
+from nap.lab.loops.population.build import METHODS, network_factory
 from nap.lab.loops.population.continual import ArmRun
 from nap.lab.loops.population.learner import Learner
 from nap.lab.loops.population.settings import Continual
-from nap.lab.models import cnn, mlp
+from nap.lab.models.nets import cnn, mlp
 from nap.lab.report.sections import SECTIONS
 from nap.lab.rows import Rows
 from tiny_runs import CPU, assert_same_parameters, finished, module_of, on_disk_and_back
@@ -98,7 +99,7 @@ def test_every_scale_can_be_built(name: str, scale: str) -> None:
 
 def assert_network_fits(settings: Continual, shape: tuple[int, int, int], classes: int) -> None:
     with torch.device("meta"):
-        network = settings.make(torch.Size(shape), classes)()
+        network = network_factory(settings, shape, classes)()
         assert network(torch.empty(2, *shape)).shape == (2, classes)
 
 
@@ -176,7 +177,7 @@ def test_revival_counts_units_that_die_and_come_back(norm: str, network: Any) ->
     work: Any = run.start(CPU)
     before, revivals, deaths = None, 0.0, 0.0
     for unit in range(work.total):
-        rows = work.advance()
+        rows = work.step()
         now = dead_in_modules(work.learner, work.learner.images[: config.probe])
         before = now if before is None else before
         for k, row in enumerate(rows):
@@ -198,7 +199,7 @@ def test_a_revival_run_resumes_after_any_epoch_bit_for_bit() -> None:
     expected = finished(unbroken)
     work, rows = run.start(CPU), []
     while work.done < work.total:
-        rows += work.advance()
+        rows += work.step()
         state = on_disk_and_back(work.state_dict())
         work = run.start(CPU)
         work.load_state_dict(state)

@@ -359,11 +359,11 @@ def test_a_figure_whose_rows_lack_a_column_does_not_stop_the_page(tmp_path: Path
 
 def test_a_resume_that_cannot_be_exact_says_so_in_manifest_and_report(tmp_path: Path) -> None:
     class Emulated(small_work.Training):
-        not_taken_up = ""
+        not_restored = ""
 
         def load_state_dict(self, state: dict) -> None:
             super().load_state_dict(state)
-            self.not_taken_up = "emulators cannot be saved"
+            self.not_restored = "emulators cannot be saved"
 
     small_work.stop_at(tmp_path, 5)
     heard: list[str] = []

@@ -12,11 +12,12 @@ import torch
 
 from nap.lab.datasets.corpus import HELD_OUT, load, texts
 from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, decayed
-from nap.lab.loops.language.language import Reading, ReadingWork
+from nap.lab.loops.language.language import LanguageModelWork
+from nap.lab.loops.language.settings import LanguageModelConfig
 from nap.lab.loops.population.network_run import NetworkRun
 
 CPU = torch.device("cpu")
-SMALL = Reading(
+SMALL = LanguageModelConfig(
     blocks=1, heads=2, width=16, tokenizer="bytes", length=16, batch_size=8, steps=7, every=3, warm_up=2,
     learning_rate=1e-2, judged=20,
 )  # fmt: skip
@@ -35,14 +36,14 @@ def book(tmp_path: Path) -> str:
     return str(path)
 
 
-def work(arm: Any = NAP, config: Reading = SMALL, **options: Any) -> ReadingWork:
-    return ReadingWork(NetworkRun(arm, config, 0, {"experiment": "x"}), CPU, **options)
+def work(arm: Any = NAP, config: LanguageModelConfig = SMALL, **options: Any) -> LanguageModelWork:
+    return LanguageModelWork(NetworkRun(arm, config, 0, {"experiment": "x"}), CPU, **options)
 
 
-def finished(work: ReadingWork) -> list[dict[str, Any]]:
+def finished(work: LanguageModelWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while work.done < work.total:
-        rows += work.advance()
+        rows += work.step()
     return rows
 
 
@@ -107,7 +108,7 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(book: str) -
     whole = finished(work(config=config))
     for stop in (1, 2):
         first, rest = work(config=config), work(config=config)
-        rows = [row for _ in range(stop) for row in first.advance()]
+        rows = [row for _ in range(stop) for row in first.step()]
         rest.load_state_dict(copy.deepcopy(first.state_dict()))
         assert rows + finished(rest) == whole
 
@@ -115,7 +116,7 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(book: str) -
 def test_a_run_does_not_go_on_with_another_text(book: str) -> None:
     config = replace(SMALL, text=(book,))
     first = work(config=config)
-    first.advance()
+    first.step()
     Path(book).write_text('{"text": "another one, and longer than that"}\n' * 99, "utf-8")
     with pytest.raises(ValueError, match="not those that this run began with"):
         work(config=config).load_state_dict(first.state_dict())
@@ -151,7 +152,7 @@ def test_settings_are_checked() -> None:
 
 def test_every_window_counts_in_a_judgement_also_where_they_fill_no_batch() -> None:
     run = work()
-    run.advance()
+    run.step()
     loss, accuracy = run.judged_on(run.valid, 11)  # a batch of 8, and 3 more
     windows = run.valid[range(11)]
     with torch.no_grad():

@@ -239,7 +239,7 @@ def test_the_loss_of_a_worker_or_batch_ends_the_run_and_says_the_way_out(
     learnt = run.needed.learnt
     run.needed.learnt = kind(learnt.pictures, learnt.looks, learnt.batch_size)
     with pytest.raises(WorkerLost, match=message + " same command goes on where it was saved last"):
-        run.advance()
+        run.step()
 
 
 def test_a_batch_that_never_comes_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,14 +94,14 @@ def test_an_experiment_killed_again_and_again_ends_with_the_same_rows_and_parame
 def test_an_experiment_stopped_inside_its_runs_goes_on_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     words = [*FIG1, "--tasks", "3", "--epochs", "2", "--out"]
     assert main([*words, "unbroken"]) == 0
-    advance, epochs = ContinualRun.advance, itertools.count(1)
+    step, epochs = ContinualRun.step, itertools.count(1)
 
     def interrupted(work: ContinualRun) -> list[rows.Row]:
         if next(epochs) % 4 == 0:
             signal.raise_signal(signal.SIGTERM)
-        return advance(work)
+        return step(work)
 
-    monkeypatch.setattr(ContinualRun, "advance", interrupted)
+    monkeypatch.setattr(ContinualRun, "step", interrupted)
     stops = 0
     while (code := main([*words, "broken"])) == 75:
         stops += 1

@@ -82,6 +82,6 @@ class Told(Crew):
 
 def test_nor_is_it_there_in_a_process_that_follows() -> None:
     begun = Begun()
-    one = ("advance",), ("advance",), None
+    one = ("step",), ("step",), None
     _follow_all(begun.runs, CPU, Told(0, *one, 1, *one, 2, *one, None))
     assert begun.alive == [0, 0, 0]

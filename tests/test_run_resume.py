@@ -121,8 +121,8 @@ def test_it_works_in_any_thread(tmp_path: Path) -> None:
 
 def test_an_error_of_the_work_is_noted_and_passed_on(tmp_path: Path) -> None:
     class Broken(Training):
-        def advance(self) -> list:
-            return [] if self.done == 3 else super().advance()
+        def step(self) -> list:
+            return [] if self.done == 3 else super().step()
 
     with pytest.raises(AssertionError, match="left `done` at 3"):
         run(tmp_path, Broken())

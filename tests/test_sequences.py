@@ -25,31 +25,32 @@ from nap.lab.loops.language.arms import (
     NAP_RMS,
     NORM_ONLY,
     PROJECTION_ONLY,
-    SequenceArm,
+    TransformerArm,
     decayed,
 )
-from nap.lab.loops.language.run import CopyingWork, MemorisingWork, StringWork
-from nap.lab.loops.language.settings import Copying, Memorising, MemorisingRun, copies
+from nap.lab.loops.language.build import build, transformer_factory
+from nap.lab.loops.language.run import CopyingWork, MemorizationWork, StringWork
+from nap.lab.loops.language.settings import CopyingConfig, MemorizationConfig, MemorizationRunConfig, copies
 from nap.lab.loops.language.trainer import Trainer
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.work import NotFinite
 
 CPU = torch.device("cpu")
 NET: dict[str, Any] = {"blocks": 1, "heads": 2, "width": 16, "vocabulary": 8, "batch_size": 8}
-MEMORISING = MemorisingRun(**NET, strings=20, length=9, tasks=3, steps=7, learning_rate=1e-2)
-COPYING = Copying(**NET, strings=20, prefix=8, suffix=5, steps=7, every=3, learning_rate=1e-2)
+MEMORISING = MemorizationRunConfig(**NET, strings=20, length=9, tasks=3, steps=7, learning_rate=1e-2)
+COPYING = CopyingConfig(**NET, strings=20, prefix=8, suffix=5, steps=7, every=3, learning_rate=1e-2)
 ARMS = [BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE, PROJECTION_ONLY, NAP_RMS, decayed(0.1)]
 
 
-def work(arm: SequenceArm = NAP, config: Any = MEMORISING, seed: int = 0, **options: Any) -> StringWork:
-    kind = MemorisingWork if isinstance(config, MemorisingRun) else CopyingWork
+def work(arm: TransformerArm = NAP, config: Any = MEMORISING, seed: int = 0, **options: Any) -> StringWork:
+    kind = MemorizationWork if isinstance(config, MemorizationRunConfig) else CopyingWork
     return kind(NetworkRun(arm, config, seed, {"experiment": "x"}), CPU, **options)
 
 
 def finished(work: StringWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while work.done < work.total:
-        rows += work.advance()
+        rows += work.step()
     return rows
 
 
@@ -80,7 +81,7 @@ def test_strings_are_functions_of_seed_and_task() -> None:
 
 
 @pytest.mark.parametrize("arm", ARMS, ids=lambda a: a.name)
-def test_a_stretch_is_what_one_does_by_hand(arm: SequenceArm) -> None:
+def test_a_stretch_is_what_one_does_by_hand(arm: TransformerArm) -> None:
     """An ordinary AdamW over all updates of the first data set, losses and accuracy in a plain loop."""
     config = replace(MEMORISING, tasks=1, steps=5)
     run = work(arm, config)
@@ -119,7 +120,7 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(config: Any)
     whole = finished(work(config=config))
     for stop in (1, 2):
         first, rest = work(config=config), work(config=config)
-        rows = [row for _ in range(stop) for row in first.advance()]
+        rows = [row for _ in range(stop) for row in first.step()]
         state = copy.deepcopy(first.state_dict())
         rest.load_state_dict(state)
         assert rows + finished(rest) == whole
@@ -127,8 +128,8 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(config: Any)
 
 def test_with_fresh_moments_a_data_set_begins_as_with_an_optimizer_of_its_own() -> None:
     fresh, plain = work(config=replace(MEMORISING, optimizer_state="reset")), work()
-    first = [row for _ in range(7) for row in fresh.advance()]
-    assert first == [row for _ in range(7) for row in plain.advance()]  # nothing to forget before it
+    first = [row for _ in range(7) for row in fresh.step()]
+    assert first == [row for _ in range(7) for row in plain.step()]  # nothing to forget before it
     other = work(config=replace(MEMORISING, optimizer_state="reset"))
     state = copy.deepcopy(fresh.state_dict())
     state["trainer"]["optimizer"]["state"] = {}
@@ -187,14 +188,14 @@ def test_an_update_that_is_not_finite_is_not_made() -> None:
         run.trainer.model.get_parameter("blocks.0.down.weight")[0, 0] = torch.inf
     before = {name: p.detach().clone() for name, p in run.trainer.model.named_parameters()}
     with pytest.raises(NotFinite, match="the loss is not finite at update 1"):
-        run.advance()
+        run.step()
     for name, parameter in run.trainer.model.named_parameters():
         assert torch.equal(parameter, before[name]), name
 
 
 def trainer(**options: Any) -> Trainer:
     torch.manual_seed(0)
-    model, projector = NAP.build(MEMORISING.make(8, 8), torch.zeros(1, 8, dtype=torch.int64))
+    model, projector = build(NAP, transformer_factory(MEMORISING, 8, 8), torch.zeros(1, 8, dtype=torch.int64))
     return Trainer(model.double(), projector, parts={"all": slice(None)}, **options)
 
 
@@ -258,7 +259,9 @@ def test_a_compiled_loss_learns_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_strings_drawn_anew_defeat_norms_alone_but_not_nap() -> None:
     """The demo's settings, one seed: the second half of the data sets against the first."""
     config = experiments(["strings"])["strings"].scales["demo"]
-    settings = MemorisingRun(**{name: getattr(config, name) for name in Memorising.__dataclass_fields__})
+    settings = MemorizationRunConfig(
+        **{name: getattr(config, name) for name in MemorizationConfig.__dataclass_fields__}
+    )
     found = {}
     for arm in (NORM_ONLY, NAP):
         accuracy = [row["accuracy"] for row in finished(work(arm, settings)) if "kind" not in row]

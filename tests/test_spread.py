@@ -21,7 +21,8 @@ from nap.lab import rows
 from nap.lab.cli import main
 from nap.lab.experiments.experiment import MODULES
 from nap.lab.loops.language.arms import NAP
-from nap.lab.loops.language.language import Reading, ReadingWork
+from nap.lab.loops.language.language import LanguageModelWork
+from nap.lab.loops.language.settings import LanguageModelConfig
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner import crew as crews
 from nap.lab.runner.content import checksum, tensors
@@ -43,14 +44,14 @@ def _data_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def work(config: Reading = SMALL) -> ReadingWork:
-    return ReadingWork(NetworkRun(NAP, config, 0, {}), CPU)
+def work(config: LanguageModelConfig = SMALL) -> LanguageModelWork:
+    return LanguageModelWork(NetworkRun(NAP, config, 0, {}), CPU)
 
 
-def finished(work: ReadingWork) -> list[Row]:
+def finished(work: LanguageModelWork) -> list[Row]:
     found: list[Row] = []
     while work.done < work.total:
-        found += work.advance()
+        found += work.step()
     return found
 
 
@@ -69,17 +70,17 @@ def tokens() -> torch.Tensor:
     return torch.arange(20).reshape(2, 10)
 
 
-def learn(config: Reading) -> Row:
+def learn(config: LanguageModelConfig) -> Row:
     """What a test wants to know of a run."""
     run, found = work(config), []
-    found += run.advance()
+    found += run.step()
     state = copy.deepcopy(run.state_dict())
     found += finished(run)
     ratios = run.trainer.projector.norm_ratios()  # type: ignore[union-attr]
     return {"rows": found, "state": state, "ratios": ratios, "logits": run.trainer.logits(tokens())}
 
 
-def go_on(config: Reading, state: Row) -> list[Row]:
+def go_on(config: LanguageModelConfig, state: Row) -> list[Row]:
     run = work(config)
     run.load_state_dict(copy.deepcopy(state))  # what goes to two processes lies in memory that they share
     if run.trainer.spread.rank == 0:
@@ -102,7 +103,7 @@ def one_wild() -> str:
     run.trainer._loss = wild
     before = {name: p.detach().clone() for name, p in run.trainer.model.named_parameters()}
     with pytest.raises(NotFinite) as caught:
-        run.advance()
+        run.step()
     moved = [not torch.equal(p, before[name]) for name, p in run.trainer.model.named_parameters()]
     assert any(moved), "the first update was made"
     return str(caught.value)
@@ -216,17 +217,18 @@ def test_what_one_process_says_and_how_it_fails_reaches_the_other(tmp_path: Path
 
 def start(*words: str, spread: str) -> subprocess.Popen[str]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(TESTS), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*torchrun, "-m", "tiny_reading", *words, "--spread", spread],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
-def stopped(advance: Any) -> Any:
-    def once(work: ReadingWork) -> list[Row]:
+def stopped(step: Any) -> Any:
+    def once(work: LanguageModelWork) -> list[Row]:
         signal.raise_signal(signal.SIGTERM)
-        found: list[Row] = advance(work)
+        found: list[Row] = step(work)
         return found
 
     return once
@@ -240,7 +242,7 @@ def test_a_run_goes_on_from_one_process_to_two_and_back(
     words = ["run", "tiny-reading", "--steps", "60", "--every", "3", "--out"]
     path = Path("broken/tiny-reading-demo/seed-0")
     with monkeypatch.context() as patched:
-        patched.setattr(ReadingWork, "advance", stopped(ReadingWork.advance))
+        patched.setattr(LanguageModelWork, "step", stopped(LanguageModelWork.step))
         assert main([*words, "broken"]) == 75
     assert len(rows.read("broken")) == 1
     process = start(*words, "broken", spread=spread)

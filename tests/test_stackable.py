@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 import nap
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.loops.supervised.build import build
 from nap.lab.loops.supervised.stackable import (
     FRONT,
     POOL,
@@ -38,7 +39,7 @@ def test_it_is_the_same_network(arm: VisionArm, size: int) -> None:
     def make() -> nn.Module:
         return vgg((3, size, size), 4, channels=(6, 8, 0, 5, 0, 7), mean=True, hidden=(), batch_norm=True)
 
-    model, _ = arm.build(make, torch.randn(2, 3, size, size))
+    model, _ = build(arm, make, torch.randn(2, 3, size, size))
     model = model.double()
     x = torch.randn(6, 3, size, size, dtype=torch.float64)
     same = stackable(model)

@@ -15,6 +15,7 @@ from joined_models import batch_norms, compared
 from nap.conversion.placement import Plan
 from nap.conversion.verification import relative_change
 from nap.lab.loops.supervised.arms import NAP
+from nap.lab.loops.supervised.build import build
 from nap.lab.models.resnet import ResNetV2
 from nap.lab.models.vgg import vgg
 from nap.norms.norm import Norm
@@ -163,7 +164,7 @@ def test_a_batch_norm_that_is_exchanged_loses_its_norm_and_verify_says_so():
 
 
 def test_the_arms_of_the_image_experiments_join_every_batch_norm():
-    model, _ = NAP.build(lambda: ResNetV2(3, 5, blocks=(2, 1), width=4), images().float())
+    model, _ = build(NAP, lambda: ResNetV2(3, 5, blocks=(2, 1), width=4), images().float())
     assert sum(type(m) is nn.BatchNorm2d for m in model.modules()) == 0
     assert sum(isinstance(m, nn.BatchNorm2d) for m in model.modules()) == 10
     net = vgg((3, 16, 16), 5, channels=(4, 0, 4), hidden=(8,), batch_norm=True)

@@ -21,6 +21,7 @@ from nap.lab.cli import main
 from nap.lab.experiments.table1_cifar import DEMO, runs
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.loops.supervised.build import build
 from nap.lab.loops.supervised.run import VisionWork
 from nap.lab.loops.supervised.settings import Seeing
 from nap.lab.loops.supervised.stackable import stackable
@@ -56,7 +57,7 @@ def work(arm: VisionArm, *, first: int = 0, together: int = SEEDS, **options: An
 def finished(run: VisionWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
     return rows
 
 
@@ -101,7 +102,7 @@ def test_one_after_the_other_is_bit_by_bit_alone() -> None:
 def test_a_run_resumes() -> None:
     whole, first, rest = work(NAP), work(NAP), work(NAP)
     rows = finished(whole)
-    done = first.advance()
+    done = first.step()
     rest.load_state_dict(copy.deepcopy(first.state_dict()))
     for row, expected in zip(done + finished(rest), rows, strict=True):
         arms = {row.pop("arm"), expected.pop("arm")}
@@ -120,7 +121,7 @@ def test_a_loss_that_is_not_finite_stops_all_and_is_named() -> None:
     assert run._together is not None
     run._together.refresh_()
     with pytest.raises(NotFinite, match="of seed 1, the loss is not finite at update 1"):
-        run.advance()
+        run.step()
 
 
 @pytest.mark.skipif(not find_spec("triton"), reason="needs Triton")
@@ -157,11 +158,12 @@ def test_gradients_in_bfloat16_are_as_near_to_the_true_ones_as_pytorch_s(arm: Vi
     torch.manual_seed(0)
     images, labels = torch.randn(32, 3, 16, 16, device=DEVICE), torch.arange(32, device=DEVICE) % 10
     images = images.bfloat16().float()
-    model, _ = arm.build(
+    model, _ = build(
+        arm,
         lambda: vgg((3, 16, 16), 10, channels=(64, 64, 0, 128), mean=True, hidden=(), batch_norm=True),
         images[:2].cpu(),
     )
-    model = model.to(DEVICE).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    model = model.to(DEVICE).to(memory_format=torch.channels_last).train()
     with torch.no_grad():
         for weight in (p for p in model.parameters() if p.ndim > 1):
             weight.copy_(weight.bfloat16())

@@ -33,7 +33,7 @@ def own_and_translated(kind: Work, config: Seeing | Viewing) -> list[list[dict[s
     for arm in (NAP, TRANSLATED):
         run, rows = kind(NetworkRun(arm, config, 0, {}), torch.device("cpu")), []
         while run.done < run.total:
-            rows += run.advance()
+            rows += run.step()
         found.append(rows)
     return found
 

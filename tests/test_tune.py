@@ -67,7 +67,7 @@ class Score:
     def __init__(self, what: PeakRun):
         self.what, self.done = what, 0
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         self.done = 1
         settings = self.what.settings
         distance = math.log2(settings.learning_rate / BEST[self.what.arm])

@@ -25,6 +25,7 @@ from nap.lab.experiments.table1_imagenet import EXPERIMENT, PAPER
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised import classifier, viewing_run
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
+from nap.lab.loops.supervised.build import resnet_factory
 from nap.lab.loops.supervised.loading import workers_for
 from nap.lab.loops.supervised.looks import Looks, middle_box, random_box
 from nap.lab.loops.supervised.viewing import Viewing
@@ -64,7 +65,7 @@ def work(config: Viewing, arm: VisionArm = NAP, **options: Any) -> ViewingWork:
 def finished(run: ViewingWork) -> list[Row]:
     rows: list[Row] = []
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
     return rows
 
 
@@ -185,7 +186,7 @@ def test_an_update_is_what_one_does_by_hand(images: str, decay_scales: bool) -> 
         nn.functional.cross_entropy(model(prepared(pixels)), labels, label_smoothing=0.1).backward()
         optimizer.step()
         projector.project_()
-    run.advance()
+    run.step()
     for (name, expected), found in zip(
         model.state_dict().items(), run.trainer.model.state_dict().values(), strict=True
     ):
@@ -212,7 +213,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_and_reads_only_what_is_left(
     whole = finished(work(config))
     for stop in (1, 2, 3, 4, 5):  # after updates 2 to 10 of 12; an epoch has three, and rows come at 6 and 12
         first, rest = work(config), work(config)
-        rows = [row for _ in range(stop) for row in first.advance()]
+        rows = [row for _ in range(stop) for row in first.step()]
         rest.load_state_dict(copy.deepcopy(first.state_dict()))
         learnt, judged = rest.needed.learnt.pictures, rest.needed.judged.pictures
         counted = [mock.Mock(wraps=pictures.encoded) for pictures in (learnt, judged)]
@@ -239,7 +240,7 @@ def test_a_state_may_be_loaded_into_a_run_that_is_under_way(images: str) -> None
     config = replace(TINY, images=images)
     whole, run = finished(work(config)), work(config)
     begun = copy.deepcopy(run.state_dict())
-    run.advance()
+    run.step()
     run.load_state_dict(begun)
     assert finished(run) == whole
 
@@ -250,7 +251,7 @@ def test_the_workers_of_a_run_are_there_from_its_first_update_to_its_last_row(im
     alone, rows, workers = finished(work(config)), [], []
     run = work(config, workers=2)
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
         workers.append({process.pid for process in multiprocessing.active_children()})
     assert rows == alone
     assert len(workers) == 4
@@ -292,7 +293,7 @@ def test_an_update_that_is_not_finite_is_not_made(images: str) -> None:
     with torch.no_grad():
         run.trainer.model.get_parameter("head.weight")[0, 0] = torch.nan
     with pytest.raises(NotFinite, match="the loss is not finite at update 1"):
-        run.advance()
+        run.step()
     assert all(p.isfinite().all() or p.ndim == 2 for p in run.trainer.parameters)
 
 
@@ -331,7 +332,7 @@ def test_the_papers_settings_ask_for_the_papers_network() -> None:
         "nap-seed-0",
     ]
     with torch.device("meta"):
-        network = PAPER.make(1000)()
+        network = resnet_factory(PAPER, 1000)()
         assert network(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
     a_pass = 1_281_167 // 256
     rates = [PAPER.rate(step, a_pass) for step in range(90 * a_pass)]
@@ -366,7 +367,7 @@ def assert_alike(found: list[Row], expected: list[Row]) -> None:
 
 def learn(config: Viewing) -> Row:
     run = work(config)
-    rows = run.advance()
+    rows = run.step()
     state = copy.deepcopy(run.state_dict())
     rows += finished(run)
     return {"rows": rows, "state": state, "buffers": [b.clone() for b in run.trainer.model.buffers()]}

@@ -8,21 +8,22 @@ from typing import Any
 
 from nap.lab.experiments.experiment import MODULES, Experiment, Run
 from nap.lab.loops.language.arms import NAP
-from nap.lab.loops.language.language import Reading, ReadingWork
+from nap.lab.loops.language.language import LanguageModelWork
+from nap.lab.loops.language.settings import LanguageModelConfig
 from nap.lab.loops.population.network_run import NetworkRun
 
-SMALL = Reading(
+SMALL = LanguageModelConfig(
     blocks=2, heads=2, width=16, tokenizer="bytes", length=16, batch_size=8, parts=2, steps=7, every=3,
     warm_up=2, learning_rate=1e-2, clip=0.3, judged=12, seeds=1,
 )  # fmt: skip
 
 
-def runs(config: Reading) -> list[Run]:
+def runs(config: LanguageModelConfig) -> list[Run]:
     """A run for each seed."""
     whats: list[Any] = [
         NetworkRun(NAP, config, seed, {"experiment": "tiny-reading"}) for seed in range(config.seeds)
     ]
-    return [Run(f"seed-{what.seed}", what, partial(ReadingWork, what), spreads=True) for what in whats]
+    return [Run(f"seed-{what.seed}", what, partial(LanguageModelWork, what), spreads=True) for what in whats]
 
 
 EXPERIMENT = Experiment(

@@ -68,7 +68,7 @@ def finished(work: Work) -> list[Row]:
     """The rows of all that is left of a run."""
     rows: list[Row] = []
     while work.done < work.total:
-        rows += work.advance()
+        rows += work.step()
     return rows
 
 

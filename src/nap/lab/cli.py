@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nap.lab import aliases
 from nap.lab.experiments.experiment import MODULES
 from nap.lab.usage import parser
 
@@ -73,6 +74,8 @@ def requested(words: Sequence[str], common: type[How] | None = None) -> list[tup
     names, settings = split_names(words, MODULES, command=common.command)
     known = experiments(names)
     asked = [(known[name], parse(name, known[name].scales, settings, common)) for name in names]
+    for line in aliases.deprecations(note for _, request in asked for note in request.notes):
+        print(f"nap {common.command}: {line}", file=sys.stderr)
     check_environment()
     for _, request in asked:
         check_possible(request.config)
@@ -98,23 +101,21 @@ def _run(words: list[str]) -> int:
 
 def _sweep(words: list[str]) -> int:
     from nap.lab.launch.how import Sweeping
-    from nap.lab.options import split_names
 
     asked = requested(words, Sweeping)
 
     from nap.lab.launch.command import sweep
 
-    return sweep(asked, split_names(words, MODULES)[1])
+    return sweep(asked, asked[0][1].words)
 
 
 def _tune(words: list[str]) -> int:
     from nap.lab.launch.tune import TuneOptions, tune
-    from nap.lab.options import split_names
 
     asked = requested(words, TuneOptions)
     if len(asked) > 1:
         raise ValueError("tune one experiment at a time: each has a grid of its own")
-    return tune(*asked[0], split_names(words, MODULES)[1])
+    return tune(*asked[0], asked[0][1].words)
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -12,10 +12,12 @@ import difflib
 import io
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from nap.lab import aliases
 
 EXAMPLES = """\
 examples:
@@ -65,6 +67,8 @@ class Request:
     name: str
     how: How
     config: Any
+    words: Sequence[str] = field(default=(), compare=False)  # that asked for it, under the names of today
+    notes: Sequence[str] = field(default=(), compare=False)  # on old names among them
 
 
 def split_names(
@@ -94,13 +98,14 @@ def parse(name: str, scales: Mapping[str, Any], words: Sequence[str], common: ty
     """
     scale = _scale(scales, words)
     default = scales[scale]
+    words, notes = aliases.words(groups(words), _kinds(common, default), name)
     _check_keys(name, common, default, words)
     given = _read(name, scale, common, default, words)
     if given is None:
         raise ValueError(_culprit(name, scale, common, default, words))
     # The config's own checks run here: from inside tyro their message would come framed and wrapped.
     config = type(default)(**{f.name: getattr(given.experiment, f.name) for f in fields(default)})
-    return Request(name, given.common, config)
+    return Request(name, given.common, config, words, notes)
 
 
 def _scale(scales: Mapping[str, Any], words: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from nap.lab import aliases
 from nap.lab.files import check_no_link, content, is_file, opened
 
 FILE_NAME = "rows.jsonl"
@@ -162,7 +163,7 @@ def read(path: Path | str) -> Rows:
     files = sorted(path.rglob(FILE_NAME)) if path.is_dir() else [path]
     if not files or not is_file(files[0]):
         raise ValueError(f"no {FILE_NAME} at {path} or below it; `nap run` writes one in each run's folder")
-    return Rows(row for file in files for row in _read_file(file))
+    return Rows(aliases.row(row) for file in files for row in stored(file))
 
 
 def line(row: Mapping[str, Any]) -> str:
@@ -185,14 +186,6 @@ def _whole_lines(held: bytes) -> int:
     return held.rfind(b"\n") + 1
 
 
-def _read_file(path: Path) -> Iterator[Row]:
-    for number, text in lines(content(path)):
-        try:
-            yield parsed(text)
-        except ValueError as error:
-            raise ValueError(f"{path} line {number} {error}") from None
-
-
 def lines(held: bytes) -> Iterator[tuple[int, bytes]]:
     """The lines of a file of rows, numbered from 1.
 
@@ -202,7 +195,7 @@ def lines(held: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def parsed(text: bytes) -> Row:
-    """A line as a row; raises ValueError with the reason where it is none."""
+    """A line as a row, under the names that it has there; raises ValueError where it is none."""
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -215,3 +208,12 @@ def parsed(text: bytes) -> Row:
         if isinstance(value, int) and abs(value) >= 2**63:
             raise ValueError(f"has a number of {len(str(value))} digits as {key!r}")
     return row
+
+
+def stored(path: Path) -> Iterator[Row]:
+    """The rows of a file as they are written there, under the names of their time."""
+    for number, text in lines(content(path)):
+        try:
+            yield parsed(text)
+        except ValueError as error:
+            raise ValueError(f"{path} line {number} {error}") from None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nap.lab import files
+from nap.lab import aliases, files
 from nap.lab import rows as row_files
 from nap.lab.rows import Row, Rows
 
@@ -55,7 +55,10 @@ def stored_run(folder: Path) -> StoredRun:
 
 
 def read_manifest(path: Path) -> tuple[dict[str, Any], str]:
-    """What a manifest holds and "", or {} and what is wrong with it; {} and "" where there is none."""
+    """What a manifest holds, under the names of today, and "", or {} and what is wrong with it.
+
+    Where there is none: {} and "".
+    """
     try:
         found = json.loads(files.content(path))
     except FileNotFoundError:
@@ -67,7 +70,7 @@ def read_manifest(path: Path) -> tuple[dict[str, Any], str]:
     except (ValueError, RecursionError) as error:
         return {}, f"{path.name} is damaged ({error})"
     reason = _oddity(found)
-    return ({}, f"{path.name} is damaged ({reason})") if reason else (found, "")
+    return ({}, f"{path.name} is damaged ({reason})") if reason else (aliases.manifest(found), "")
 
 
 def rows_damage(held: bytes, manifest: Mapping[str, Any]) -> str:
@@ -128,7 +131,7 @@ def _readable(held: bytes) -> tuple[list[Row], str]:
         except ValueError as error:
             problem = problem or f"line {number} {error}"
         else:
-            found.append(row)
+            found.append(aliases.row(row))
     return found, problem
 
 

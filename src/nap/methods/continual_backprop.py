@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nap.methods.contract import Training, check_range
+from nap.methods.contract import Training
 from nap.methods.resets import UnitMethod, activity_of, check_trained, reset_units_
 from nap.methods.wiring import Units
+from nap.validation import check_range
 
 
 def contribution(activity: Tensor, outgoing: Tensor) -> Tensor:

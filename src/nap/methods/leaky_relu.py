@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from nap.methods.contract import Method, check_range
+from nap.methods.contract import Method
 from nap.methods.draws import Generators
 from nap.methods.relus import exchange_relus_, refuse_functional_relu
+from nap.validation import check_range
 
 
 @dataclass

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nap.methods.contract import Elementwise, check_range
+from nap.methods.contract import Elementwise
+from nap.validation import check_range
 
 
 def squared_distance(

@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from nap.diagnostics.units import dormancy_scores
-from nap.methods.contract import Training, check_range
+from nap.methods.contract import Training
 from nap.methods.resets import UnitMethod, activity_of, check_trained, reset_units_
+from nap.validation import check_range
 
 
 def dormant(activity: Tensor, tau: float) -> Tensor:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nap.methods.contract import Elementwise, Training, check_range
+from nap.methods.contract import Elementwise, Training
 from nap.methods.draws import fresh_like
+from nap.validation import check_range
 
 
 def decayed(theta: Tensor, lr: float | Tensor, rate: float) -> Tensor:

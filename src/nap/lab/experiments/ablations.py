@@ -10,7 +10,7 @@ from nap.lab.experiments.agents import Playing, single_runs
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.loops.rainbow.games import MINATAR
 from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP_LINEAR, RAINBOW
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 ArmName = Literal[
     "NaP",

@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 import torch
 
-from nap.lab.experiments.arm_runs import slug
+from nap.lab.aliases import slug
 from nap.lab.experiments.experiment import Run
 from nap.lab.loops.rainbow.atari import GAMES
 from nap.lab.loops.rainbow.games import BUILT_IN, MINATAR, require_known
 from nap.lab.loops.rainbow.run import RainbowRun
 from nap.lab.loops.rainbow.settings import Agent, AgentRun
 from nap.lab.loops.rainbow.variants import Variant
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 EVERY_THIRD = GAMES[::3]  # in the order of the alphabet, as in the paper's appendix on learning rates
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from nap.lab.aliases import slug
 from nap.lab.datasets.images import load
 from nap.lab.experiments.experiment import Run
 from nap.lab.loops.population.arms import Arm
@@ -51,12 +51,3 @@ def arm_run(
         return kind(what, load(config.data, count=config.images or None), device)
 
     return Run(slug(name), what, start)
-
-
-def slug(name: str) -> str:
-    """A folder's name.
-
-    >>> slug("LayerNorm, rescaled each task")
-    'layernorm-rescaled-each-task'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from nap.lab.experiments.arm_runs import arm_run, at_task_changes, slug
+from nap.lab.aliases import slug
+from nap.lab.experiments.arm_runs import arm_run, at_task_changes
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.loops.population.arms import (
     FRESH,

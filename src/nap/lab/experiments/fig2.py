@@ -16,14 +16,15 @@ from nap.lab.datasets.images import Images, load
 from nap.lab.datasets.streams import batches
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.loops.population.arms import LAYER_NORM
+from nap.lab.loops.population.build import network_factory
 from nap.lab.loops.population.continual import best_strategy, skeleton_of
 from nap.lab.loops.population.coupling import Coupling
 from nap.lab.loops.population.learner import Learner, Recipe
 from nap.lab.loops.population.population import initial_values
 from nap.lab.loops.population.settings import Network, continual
 from nap.methods import Method
-from nap.methods.contract import check_range
 from nap.rates.twins import TwinMode
+from nap.validation import check_range
 from nap.weights import Role, weight_groups
 
 MODES: dict[str, TwinMode] = {
@@ -71,14 +72,14 @@ class Twins:
 
 
 class TwinRun:
-    """The `Work` of Figure 2: `advance` is an epoch of every network."""
+    """The `Work` of Figure 2: `step` is an epoch of every network."""
 
     unit = "epochs"
 
     def __init__(self, config: Twins, data: Images, device: torch.device):
         dtype = getattr(torch, config.precision)
         images = data.normalised(dtype).to(device)
-        make = continual(config).make(images.shape[1:], data.classes)
+        make = network_factory(continual(config), images.shape[1:], data.classes)
         self.config, self.seeds = config, list(range(config.seeds))
         self.skeleton = skeleton_of(make, LAYER_NORM, Method(), images[:2].cpu(), dtype).to(device)
         initial = initial_values(self.skeleton, make, self.seeds, device)
@@ -102,7 +103,7 @@ class TwinRun:
         self.total, self.done = config.epochs, 0
         self.steps_per_unit = self.learner.steps_per_epoch * self.learner.members
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         steps = self.learner.steps_per_epoch
         own = batches(
             self.seeds, 1, self.done, count=len(self.learner.images), batch_size=self.config.batch_size

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from nap.lab.experiments.agents import EVERY_THIRD, Playing, single_runs
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.loops.rainbow.variants import FOUR
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 ArmName = Literal["Rainbow", "LayerNorm", "NaP", "NaP + schedule"]
 

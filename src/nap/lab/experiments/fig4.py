@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from nap.lab.experiments.arm_runs import arm_run, at_task_changes, slug
+from nap.lab.aliases import slug
+from nap.lab.experiments.arm_runs import arm_run, at_task_changes
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.loops.population.arms import LAYER_NORM, Arm, Strengths
 from nap.lab.loops.population.settings import (
@@ -20,7 +21,7 @@ from nap.lab.loops.population.settings import (
     Tasks,
     continual,
 )
-from nap.methods.contract import check_range
+from nap.validation import check_range
 
 HIDDEN = {"mlp": 512, "cnn": 256}
 Method = Literal["none", "L2", "regenerative", "shrink and perturb", "ReDo", "leaky ReLU", "Langevin"]

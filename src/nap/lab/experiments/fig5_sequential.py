@@ -12,7 +12,7 @@ from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.loops.rainbow.games import BUILT_IN
 from nap.lab.loops.rainbow.settings import AgentRun, Changes
 from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, RAINBOW, Variant
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 CONTINUAL = tuple(
     replace(variant, schedule="cosine", affine="decay" if variant.project else "free")

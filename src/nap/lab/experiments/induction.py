@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from nap.lab.experiments.arm_runs import slug
+from nap.lab.aliases import slug
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs
 from nap.lab.loops.language.arms import (
@@ -18,8 +18,8 @@ from nap.lab.loops.language.arms import (
     PROJECTION_ONLY,
 )
 from nap.lab.loops.language.run import CopyingWork
-from nap.lab.loops.language.settings import Copying, Network, Training, copies
-from nap.methods.contract import check_range as check
+from nap.lab.loops.language.settings import CopyingConfig, StringTraining, TransformerConfig, copies
+from nap.validation import check_range as check
 
 ARMS = (BASELINE, PROJECTION_ONLY, NORM_ONLY, NAP, NAP_NO_SCALE, NORM_ONLY_RMS, NAP_RMS)
 ArmName = Literal[
@@ -29,7 +29,7 @@ PAPERS_ARMS = get_args(ArmName)[:5]
 
 
 @dataclass(frozen=True)
-class Induction(Network, Training):
+class Induction(TransformerConfig, StringTraining):
     """Settings of the copied strings."""
 
     forms: tuple[str, ...] = ("412+100", "65536x100+50")
@@ -44,8 +44,8 @@ class Induction(Network, Training):
     """arms to train"""
 
     def __post_init__(self) -> None:
-        Network.__post_init__(self)
-        Training.__post_init__(self)
+        TransformerConfig.__post_init__(self)
+        StringTraining.__post_init__(self)
         for name in ("steps", "every"):
             check(self, name, getattr(self, name), 1)
         for form in self.forms:
@@ -56,12 +56,14 @@ class Induction(Network, Training):
                 f"write that number there, or leave it out of --forms"
             )
 
-    def copying(self, form: str) -> Copying:
+    def copying(self, form: str) -> CopyingConfig:
         """The settings of one form."""
-        shared = {name: getattr(self, name) for name in Copying.__dataclass_fields__ if hasattr(self, name)}
+        shared = {
+            name: getattr(self, name) for name in CopyingConfig.__dataclass_fields__ if hasattr(self, name)
+        }
         asked = copies(form, self.strings)
         try:
-            return Copying(**shared | asked)
+            return CopyingConfig(**shared | asked)
         except ValueError as error:
             raise ValueError(f"--forms {form}: {error}") from error
 

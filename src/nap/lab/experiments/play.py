@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nap.lab import aliases
 from nap.lab.loops.rainbow.film import episode, picture, small
 from nap.lab.loops.rainbow.settings import Agent, AgentRun, Changes
 from nap.lab.loops.rainbow.variants import Variant
@@ -55,7 +56,7 @@ def agent_of(folder: Path) -> AgentRun:
     """The agent whose run lies in a folder."""
     try:
         about: Mapping[str, Any] = json.loads((folder / "config.json").read_bytes())
-        config = dict(about["config"])
+        config = dict(aliases.config(about["config"], experiment=str(about.get("experiment"))))
         return AgentRun(
             variant=Variant(**config.pop("variant")),
             settings=Agent(**config.pop("settings")),

@@ -13,7 +13,7 @@ from nap.lab.loops.population import measure
 from nap.lab.loops.population.arms import Arm
 from nap.lab.loops.population.continual import ContinualRun, Row
 from nap.lab.loops.population.settings import OneNetwork, OptimizerState, TaskChanges, continual
-from nap.methods.contract import check_range
+from nap.validation import check_range
 
 NORMS = {"none": "none", "LayerNorm": "layer", "RMSNorm": "rms"}
 
@@ -36,9 +36,9 @@ class RevivalRun(ContinualRun):
 
     _dead: Tensor | None = None
 
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         task, epoch = self.task, self.done % self.settings.epochs
-        super().advance()
+        super().step()
         before, now = self._dead, measure.dead_masks(self.learner, self.learner.inputs(self.probe)).cpu()
         before = now if before is None else before
         self._dead = now

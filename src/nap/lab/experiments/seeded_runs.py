@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from nap.lab.experiments.arm_runs import slug
+from nap.lab.aliases import slug
 from nap.lab.experiments.experiment import Run
 from nap.lab.loops.population.network_run import NetworkRun
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from nap.lab.experiments.arm_runs import at_task_changes, slug
+from nap.lab.aliases import slug
+from nap.lab.experiments.arm_runs import at_task_changes
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
 from nap.lab.loops.language.arms import (
@@ -17,10 +18,10 @@ from nap.lab.loops.language.arms import (
     NORM_ONLY_RMS,
     decayed,
 )
-from nap.lab.loops.language.run import MemorisingWork
-from nap.lab.loops.language.settings import Memorising, MemorisingRun
+from nap.lab.loops.language.run import MemorizationWork
+from nap.lab.loops.language.settings import MemorizationConfig, MemorizationRunConfig
 from nap.lab.loops.population.settings import TaskChanges
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 ARMS = (BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE, NORM_ONLY_RMS, NAP_RMS)
 ArmName = Literal["baseline", "norm only", "NaP", "NaP, no scale", "norm only, RMSNorm", "NaP, RMSNorm"]
@@ -28,7 +29,7 @@ PAPERS_ARMS = get_args(ArmName)[:4]
 
 
 @dataclass(frozen=True)
-class Strings(Memorising, TaskChanges):
+class Strings(MemorizationConfig, TaskChanges):
     """Settings of the random strings."""
 
     arms: tuple[ArmName, ...] = PAPERS_ARMS
@@ -37,7 +38,7 @@ class Strings(Memorising, TaskChanges):
     """more arms: the baseline with these strengths of AdamW's weight decay"""
 
     def __post_init__(self) -> None:
-        Memorising.__post_init__(self)
+        MemorizationConfig.__post_init__(self)
         TaskChanges.__post_init__(self)
         for strength in self.weight_decays:
             check(self, "weight_decays", strength, 0)
@@ -47,12 +48,12 @@ def runs(config: Strings) -> list[Run]:
     """A run for each treatment of the optimizer, arm and seed."""
     arms = [arm for arm in ARMS if arm.name in config.arms] + [decayed(d) for d in config.weight_decays]
     tags = {"experiment": "strings", "chance": 1 / config.vocabulary}
-    settings = vars(settings_of(config, Memorising))
+    settings = vars(settings_of(config, MemorizationConfig))
     found: list[Run] = []
     for name, state, more in at_task_changes("", config.optimizer_state):
-        one = MemorisingRun(**settings, optimizer_state=state)
+        one = MemorizationRunConfig(**settings, optimizer_state=state)
         prefix = f"{slug(name)}-" if name else ""
-        found += seeded_runs(config, arms, one, MemorisingWork, tags | more, prefix=prefix)
+        found += seeded_runs(config, arms, one, MemorizationWork, tags | more, prefix=prefix)
     return found
 
 

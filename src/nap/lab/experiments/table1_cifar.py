@@ -10,8 +10,8 @@ from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
 from nap.lab.loops.supervised.run import VisionWork
 from nap.lab.loops.supervised.settings import Seeing
-from nap.lab.models.vgg import VGG_LIKE
-from nap.methods.contract import check_range as check
+from nap.lab.models.presets import VGG_LIKE
+from nap.validation import check_range as check
 
 ARMS = (BASELINE, NORM_ONLY, NAP, TRANSLATED)
 ArmName = Literal["baseline", "norm only", "NaP", "NaP translated"]

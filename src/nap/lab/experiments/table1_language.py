@@ -8,7 +8,8 @@ from typing import Literal, get_args
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
 from nap.lab.loops.language.arms import BASELINE, NAP, NAP_RMS, NORM_ONLY, NORM_ONLY_RMS
-from nap.lab.loops.language.examined import Examined, ExaminedWork
+from nap.lab.loops.language.examined import ExaminedWork
+from nap.lab.loops.language.settings import LanguageModelConfig
 
 ARMS = (BASELINE, NORM_ONLY, NAP, NORM_ONLY_RMS, NAP_RMS)
 ArmName = Literal["baseline", "norm only", "NaP", "norm only, RMSNorm", "NaP, RMSNorm"]
@@ -16,7 +17,7 @@ SETS = ("wikitext-103", "lambada", "siqa", "piqa")  # Pile: name a file of your 
 
 
 @dataclass(frozen=True)
-class Language(Examined):
+class Language(LanguageModelConfig):
     """Settings of Table 1 (right)."""
 
     arms: tuple[ArmName, ...] = get_args(ArmName)
@@ -27,7 +28,9 @@ def runs(config: Language) -> list[Run]:
     """A run for each arm and seed."""
     arms = [arm for arm in ARMS if arm.name in config.arms]
     tags = {"experiment": "table1-language"}
-    return seeded_runs(config, arms, settings_of(config, Examined), ExaminedWork, tags, spreads=True)
+    return seeded_runs(
+        config, arms, settings_of(config, LanguageModelConfig), ExaminedWork, tags, spreads=True
+    )
 
 
 PAPER = Language(

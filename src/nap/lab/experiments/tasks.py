@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nap.lab import aliases
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.options import How, Request
 from nap.lab.runner.folder import RunFolder, has_results
@@ -53,7 +54,7 @@ def chosen(requests: Sequence[tuple[Experiment, Request]]) -> list[tuple[Path, E
     asked: dict[Path, tuple[Experiment, Run]] = {}
     for experiment, request in requests:
         for run in experiment.runs(request.config):
-            path = home(experiment, request.how) / run.name
+            path = folder_of(run, home(experiment, request.how))
             if path in asked and asked[path][1].config != run.config:
                 raise ValueError(
                     f"{asked[path][0].name} and {experiment.name} share the runs of {path.parent}, and ask "
@@ -69,9 +70,15 @@ def chosen(requests: Sequence[tuple[Experiment, Request]]) -> list[tuple[Path, E
     return [(path, *each) for path, each in list(asked.items())[mine]]
 
 
+def folder_of(run: Run, home: Path) -> Path:
+    """Where a run lies: under the name that its arm had earlier, if that folder is there."""
+    names = [run.name, *aliases.run_names(run.name)]
+    return next((home / name for name in names if (home / name).is_dir()), home / run.name)
+
+
 def _check_seeds(path: Path, run: Run) -> None:
     """Refuse seeds that another run of this arm has in a folder beside it: rows would be there twice."""
-    if (numbered := SEEDS.fullmatch(run.name)) is None or not path.parent.is_dir():
+    if (numbered := SEEDS.fullmatch(path.name)) is None or not path.parent.is_dir():
         return
     for other in sorted(path.parent.iterdir()):
         found = SEEDS.fullmatch(other.name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from nap.lab import files
+from nap.lab import aliases, files
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.runner.folder import differences
 
@@ -60,12 +60,15 @@ class Tuned:
 
     def rate(self, run: Run) -> float:
         """The learning rate of a run; refuses one that was not tuned, or was with other settings."""
-        if (group := self.groups.get(run.tuned_as)) is None:
+        names = [run.tuned_as, *aliases.run_names(run.tuned_as)]
+        if (group := next((self.groups[name] for name in names if name in self.groups), None)) is None:
             raise ValueError(
                 f"--tuned: {run.name} takes the learning rate of {run.tuned_as}, which was not tuned; "
                 f"tuned are {', '.join(self.groups)}: give nap tune the same settings"
             )
-        changed = list(differences(group.config, comparable(run, self.tuning))) if run.decides else []
+        asked = comparable(run, self.tuning)
+        config = aliases.config(group.config, asked, self.experiment)
+        changed = list(differences(config, asked)) if run.decides else []
         if changed:
             raise ValueError(
                 f"--tuned: {run.tuned_as} was tuned with other settings: {'; '.join(changed)}; "

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.runner.work import NotFinite
-from nap.methods.contract import check_range
+from nap.validation import check_range
 
 Gate = Literal["value", "relu"]
 
@@ -128,7 +128,7 @@ class Walk:
         self.v = {model.arm: first.abs() if config.start == "alive" else first for model in MODELS}
         self.dead = {model.arm: self._dead(model) for model in MODELS}  # when last recorded
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         rows = self._rows() if self.done == 0 else []
         z = self._normal(self.done + 1)
         updates = {model.arm: update_of(model, self.v[model.arm], z, self.config) for model in MODELS}

@@ -19,7 +19,7 @@ from nap.lab.cli import answered, requested
 from nap.lab.datasets.store import DataMissing
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.running import run
-from nap.lab.experiments.tasks import chosen, home
+from nap.lab.experiments.tasks import chosen, folder_of, home
 from nap.lab.launch import own
 from nap.lab.launch.attempts import NO_DATA
 from nap.lab.launch.beat import Told
@@ -74,7 +74,7 @@ def told(experiment: Experiment, request: Request) -> Experiment:
     """The experiment, with runs that tell how far they are."""
 
     def telling(each: Run) -> Run:
-        folder = home(experiment, request.how) / each.name
+        folder = folder_of(each, home(experiment, request.how))
 
         def start(device: torch.device) -> Work:
             return Told(each.start(device), folder)

@@ -3,7 +3,3 @@
 Every network is a `body` that ends in a nonlinearity and a linear `head`; what the head reads are the
 features that the diagnostics are about.
 """
-
-from nap.lab.models.nets import cnn, mlp
-
-__all__ = ["cnn", "mlp"]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-RESNET50 = (3, 4, 6, 3)
+from nap.lab.models.presets import RESNET50
+
 NARROWING = 4  # a block's output has so many times the channels of its middle
 
 

@@ -9,10 +9,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-POOL = 0  # in a list of channels: a 2×2 max-pool
-HE = 2**0.5  # size of weights that keep signals, of which ReLU takes half, as they are (He et al.)
-VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
-VGG_LIKE = (64, 64, 64, 0, 128, 128, 128, 0, 256, 256, 256, 0, 512, 512)  # two less, on larger maps
+from nap.lab.models.presets import HE, POOL, VGG16
 
 
 def vgg(
@@ -37,6 +34,7 @@ def vgg(
         weight_norm: of each convolution at the start; 0 leaves it to `size`, by which it grows with √outputs,
             and projected layers with few outputs learn at a larger rate than those with many.
 
+    >>> from nap.lab.models.presets import VGG_LIKE
     >>> net = vgg((3, 32, 32), 10)
     >>> sum(isinstance(m, (nn.Conv2d, nn.Linear)) for m in net.modules())
     16

@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from nap.lab import files, stored
+from nap.lab import aliases, files, stored
 from nap.lab import rows as rows_of
 from nap.lab.claims.folders import mark
 from nap.lab.claims.samples import UNFINISHED
@@ -115,7 +115,7 @@ def read_run(home: Path) -> RunFacts:
     if manifest and unfinished and not run.damage:
         problems.append(f"it did not finish ({manifest.get('exit') or 'still at work, or killed'})")
     experiment = str(about.get("experiment") or (rows[0].get("experiment") if len(rows) else "") or "unknown")
-    config = about.get("config")
+    config = aliases.config(about.get("config"), experiment=experiment)
     return RunFacts(
         name=str(about.get("run") or home.name),
         experiment=SHARES_RUNS_OF.get(experiment, experiment),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from nap.lab import rows
+from nap.lab import aliases, rows
 from nap.lab.runner import provenance
 from nap.lab.runner.checkpoint import PREVIOUS_NAME
 from nap.lab.runner.crew import here
@@ -82,15 +82,16 @@ def carry_out(
         manifest.begin(_about(folder), conditions, notes, at=work.done, rows=taken.rows)
         file = rows.RowFile(folder.path / rows.FILE_NAME)
         file.truncate_to(taken.rows["rows_bytes"])
+        spelling = aliases.Spelling(rows.stored(file.path))
         label = {"config": folder.config_hash, "commit": conditions["commit"]}
         pace, saved = Pace(checkpoint_every_seconds, save_share), work.done
         with _reason_noted(manifest):
             on_progress(work)
             while work.done < work.total and asked.signal is None:
                 before = work.done
-                finished = [{**row, **label} for row in work.advance()]
-                assert work.done > before, f"advance() left `done` at {before}"
-                file.append(finished)
+                finished = [{**row, **label} for row in work.step()]
+                assert work.done > before, f"step() left `done` at {before}"
+                file.append(spelling.of(row) for row in finished)
                 if finished:
                     on_rows(finished)
                 on_progress(work)
@@ -125,7 +126,7 @@ def _about(folder: RunFolder) -> dict[str, Any]:
     return {
         **folder.settings,
         "config": folder.config_hash,
-        "seeds": _seeds(folder.settings["config"]),
+        "seeds": _seeds(aliases.config(folder.settings["config"])),
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from nap.lab import files, rows, stored
+from nap.lab import aliases, files, rows, stored
 from nap.lab.runner import checkpoint, manifest
 from nap.lab.runner.durable import PARTIAL, write_json
 from nap.lab.runner.lock import Lock
@@ -190,8 +190,11 @@ def has_results(path: Path) -> bool:
 
 def other_settings(there: dict[str, Any], asked: dict[str, Any], config: Any) -> list[str]:
     """A line for each setting in which a folder differs from what is asked, `config` among it."""
-    begun_with = _completed(there.get("config"), asked["config"], config)
-    return list(differences(there | {"config": begun_with}, asked))
+    experiment, run = there.get("experiment"), there.get("run")
+    begun_with = aliases.config(there.get("config"), asked["config"], str(experiment))
+    names = {"run": asked["run"]} if run in aliases.run_names(asked["run"]) else {}
+    completed = _completed(begun_with, asked["config"], config)
+    return list(differences(there | names | {"config": completed}, asked))
 
 
 def _completed(there: Any, asked: Any, config: Any) -> Any:

@@ -18,8 +18,8 @@ class Led(Wrapped):
         super().__init__(work)
         self._crew = crew
 
-    def advance(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._on_all("advance")
+    def step(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._on_all("step")
         return rows
 
     def state_dict(self) -> dict[str, Any]:

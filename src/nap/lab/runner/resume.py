@@ -13,7 +13,7 @@ from nap.lab.runner import checkpoint, content
 from nap.lab.runner.durable import written_aside
 from nap.lab.runner.folder import RunFolder
 from nap.lab.runner.manifest import Manifest
-from nap.lab.runner.work import OtherInputs, Work, not_taken_up
+from nap.lab.runner.work import OtherInputs, Work, not_restored
 
 START_OVER = "put the file back, or start this run over with --force"
 
@@ -65,7 +65,7 @@ def take_up(work: Work, folder: RunFolder, manifest: Manifest, conditions: Mappi
     _load(work, folder, state)
     belongs = held[: state["rows_bytes"]]
     notes += _kept(folder, held, manifest.under_way or held == belongs)
-    if lost := not_taken_up(work):
+    if lost := not_restored(work):
         notes.append(f"this resume is not exact, rows differ from those of an unbroken run: {lost}")
     return Taken(_described(belongs), notes + _changes(state["conditions"], conditions))
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch import nn
-
-import nap
-from nap.projection.policies import Choice
+Choice = Literal["project", "grow", "free"]  # as in nap.projection.policies, which needs torch
 
 
 @dataclass(frozen=True)
-class SequenceArm:
+class TransformerArm:
     """One way to train a transformer: what a line in a figure stands for."""
 
     name: str
@@ -27,38 +22,20 @@ class SequenceArm:
     embeddings: Choice = "project"
     branches: Choice = "project"
 
-    def build(
-        self, make: Callable[[], nn.Module], tokens: torch.Tensor
-    ) -> tuple[nn.Module, nap.Projector | None]:
-        """A fresh network, from the global random state, and what keeps its weights at their norms.
 
-        Without norms every weight can be projected too (§C.3 does so): that fixes the scale of the function.
-        """
-        model = make()
-        if self.norm:
-            affine: Literal["scale_offset", "none"] = "scale_offset" if self.scale else "none"
-            nap.normalize_(model, tokens, norm=self.kind, affine=affine)
-            nap.join_relus_(model, tokens)
-        if not self.project:
-            return model, None
-        return model, nap.Projector(
-            model, output=self.output, embeddings=self.embeddings, branches=self.branches
-        )
+BASELINE = TransformerArm("baseline")
+NORM_ONLY = TransformerArm("norm only", norm=True)
+NAP = TransformerArm("NaP", norm=True, project=True)
+NAP_NO_SCALE = TransformerArm("NaP, no scale", norm=True, project=True, scale=False)
+NORM_ONLY_RMS = TransformerArm("norm only, RMSNorm", norm=True, kind="rms")
+NAP_RMS = TransformerArm("NaP, RMSNorm", norm=True, kind="rms", project=True)
+PROJECTION_ONLY = TransformerArm("projection only", project=True)
 
 
-BASELINE = SequenceArm("baseline")
-NORM_ONLY = SequenceArm("norm only", norm=True)
-NAP = SequenceArm("NaP", norm=True, project=True)
-NAP_NO_SCALE = SequenceArm("NaP, no scale", norm=True, project=True, scale=False)
-NORM_ONLY_RMS = SequenceArm("norm only, RMSNorm", norm=True, kind="rms")
-NAP_RMS = SequenceArm("NaP, RMSNorm", norm=True, kind="rms", project=True)
-PROJECTION_ONLY = SequenceArm("projection only", project=True)
-
-
-def decayed(weight_decay: float) -> SequenceArm:
+def decayed(weight_decay: float) -> TransformerArm:
     """The baseline with weight decay.
 
     >>> decayed(0.1).name
     'weight decay 0.1'
     """
-    return SequenceArm(f"weight decay {weight_decay:g}", weight_decay=weight_decay)
+    return TransformerArm(f"weight decay {weight_decay:g}", weight_decay=weight_decay)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,11 @@ from nap.lab.datasets.store import paths, sha256
 from nap.lab.datasets.text import Coder
 from nap.lab.datasets.tokens import Windows
 from nap.lab.files import expanded
-from nap.lab.loops.language.language import Reading, ReadingWork
+from nap.lab.loops.language.language import LanguageModelWork
 from nap.lab.loops.language.scoring import answers, require_room, summary
+from nap.lab.loops.language.settings import LanguageModelConfig
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.crew import here
-from nap.methods.contract import check_range as check
 
 Row = dict[str, Any]
 Exam = Windows | list[Question]
@@ -31,25 +30,11 @@ DIGEST = re.compile(r"(?<!\S)(?:[0-9a-f]{16}|[0-9a-f]{64})(?!\S)")  # of a conte
 HELD_OUT = "held out"  # the exam on documents of the text that was learnt from
 
 
-@dataclass(frozen=True)
-class Examined(Reading):
-    """A text that is learnt, and the exams at the end."""
-
-    exams: tuple[str, ...] = ()
-    """sets to judge it on at the end, besides documents held out: texts, lambada, piqa, siqa; or NAME=FILE"""
-    examined: int = 0
-    """windows of each text, and questions of each set, that count, from the first on; 0 for all"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, "examined", self.examined, 0)
-
-
-class ExaminedWork(ReadingWork):
+class ExaminedWork(LanguageModelWork):
     """The `Work` of one network. The last stretch ends with a row for each exam, of kind "exam"."""
 
     def __init__(self, what: NetworkRun, device: torch.device, **options: Any):
-        settings: Examined = what.settings
+        settings: LanguageModelConfig = what.settings
         sources = named(settings.exams)
         found = {name: identity(name, path) for name, path in sources.items()}  # tokenising takes hours
         super().__init__(what, device, **options)
@@ -62,8 +47,8 @@ class ExaminedWork(ReadingWork):
                 name, path, self.coder, settings.length, settings.examined, learnt=settings.text
             )
 
-    def advance(self) -> list[Row]:
-        rows = super().advance()
+    def step(self) -> list[Row]:
+        rows = super().step()
         if self.done < self.total:
             return rows
         common = {key: rows[-1][key] for key in ("arm", *self.what.tags, "seed", "step")} | {"kind": "exam"}
@@ -83,7 +68,7 @@ class ExaminedWork(ReadingWork):
 
         Of one that offers no choice the answer must be written; else the likeliest one counts.
         """
-        settings: Examined = self.what.settings
+        settings: LanguageModelConfig = self.what.settings
         size = settings.batch_size // settings.parts
         found = answers(
             self.trainer.logits,

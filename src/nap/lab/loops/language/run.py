@@ -14,7 +14,8 @@ from torch import Tensor
 
 from nap.lab.datasets.streams import batches
 from nap.lab.datasets.strings import copied_strings, random_strings
-from nap.lab.loops.language.settings import Copying, Memorising, MemorisingRun
+from nap.lab.loops.language.build import build, transformer_factory
+from nap.lab.loops.language.settings import CopyingConfig, MemorizationConfig, MemorizationRunConfig
 from nap.lab.loops.language.trainer import Parts, Trainer
 from nap.lab.loops.population.network_run import NetworkRun
 
@@ -24,7 +25,7 @@ WORTH_COMPILING = 2000  # updates of a run; a guess, not measured yet
 
 
 class StringWork(ABC):
-    """The `Work` of one network: `advance` is a stretch of updates on the data set of a task."""
+    """The `Work` of one network: `step` is a stretch of updates on the data set of a task."""
 
     unit = "stretches"
 
@@ -48,7 +49,9 @@ class StringWork(ABC):
         example = self.strings(1)[:2, :-1]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(what.seed)
-            model, projector = what.arm.build(settings.make(settings.vocabulary, example.shape[1]), example)
+            model, projector = build(
+                what.arm, transformer_factory(settings, settings.vocabulary, example.shape[1]), example
+            )
         model.to(device)
         if compile_ is None:
             compile_ = cuda and tasks * steps >= WORTH_COMPILING
@@ -72,7 +75,7 @@ class StringWork(ABC):
     def rows(self, task: int, step: int, found: Row) -> list[Row]:
         """What to write after a stretch that ended with this step of the task; `found` are its means."""
 
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         before, at = divmod(self.done, self._in_task)
         task, first = before + 1, at * self.stretch
         last = min(self.steps, first + self.stretch)
@@ -101,11 +104,11 @@ class StringWork(ABC):
         return self._shown[1]
 
 
-class MemorisingWork(StringWork):
+class MemorizationWork(StringWork):
     """Random strings, new ones for each task. A row for each task, and ten on the way."""
 
     def __init__(self, what: NetworkRun, device: torch.device, **options: Any):
-        settings: MemorisingRun = what.settings
+        settings: MemorizationRunConfig = what.settings
         self._so_far: list[float] = []
         super().__init__(
             what,
@@ -117,13 +120,13 @@ class MemorisingWork(StringWork):
             **options,
         )
 
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         if self.what.settings.optimizer_state == "reset" and self.done % self._in_task == 0:
             self.trainer.reset_optimizer_()
-        return super().advance()
+        return super().step()
 
     def strings(self, task: int) -> Tensor:
-        s: Memorising = self.what.settings
+        s: MemorizationConfig = self.what.settings
         return random_strings(self.what.seed, task, count=s.strings, length=s.length, vocabulary=s.vocabulary)
 
     def rows(self, task: int, step: int, found: Row) -> list[Row]:
@@ -153,7 +156,7 @@ class CopyingWork(StringWork):
     """
 
     def __init__(self, what: NetworkRun, device: torch.device, **options: Any):
-        s: Copying = what.settings
+        s: CopyingConfig = what.settings
         parts = {"retrieval": slice(s.prefix + 1, None), "memorisation": slice(s.prefix - 1)}
         super().__init__(what, device, tasks=1, steps=s.steps, stretch=s.every, parts=parts, **options)
 
@@ -168,7 +171,7 @@ class CopyingWork(StringWork):
         return shares["retrieval"]
 
     def _copied(self, count: int, *, held_out: bool = False) -> Tensor:
-        s: Copying = self.what.settings
+        s: CopyingConfig = self.what.settings
         return copied_strings(
             self.what.seed,
             count=count,

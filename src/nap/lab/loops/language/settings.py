@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from nap.lab.loops.population.settings import OptimizerState
-from nap.lab.models.transformer import BackboneNorm, Branches, Positions, Transformer
 from nap.lab.seeds import check_seeds
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 
 @dataclass(frozen=True)
-class Network:
+class TransformerConfig:
     """A transformer."""
 
     blocks: int = 4
@@ -22,11 +21,11 @@ class Network:
     """heads of each attention"""
     width: int = 256
     """width of the residual stream, d_model"""
-    backbone_norm: BackboneNorm = "layer"
+    backbone_norm: Literal["layer", "none"] = "layer"
     """LayerNorm on what enters each block, which all arms have; or none"""
-    branches: Branches = "unit"
+    branches: Literal["unit", "share"] = "unit"
     """size of each branch at the start: that of the stream, or its share of it, 1/√(2·blocks)"""
-    positions: Positions = "learnt"
+    positions: Literal["learnt", "sines"] = "learnt"
     """positions of tokens: a table that is learnt, or fixed sines"""
 
     def __post_init__(self) -> None:
@@ -37,26 +36,9 @@ class Network:
         if self.positions == "sines" and self.width % 2:
             raise ValueError(f"width is {self.width}, which sines and cosines cannot share; make it even")
 
-    def make(
-        self, vocabulary: int, length: int, *, tied: bool = False, recompute: bool = False
-    ) -> Callable[[], Transformer]:
-        """What builds such a network for so many different tokens and so many positions."""
-        return lambda: Transformer(
-            vocabulary,
-            length,
-            blocks=self.blocks,
-            heads=self.heads,
-            width=self.width,
-            norm=self.backbone_norm,
-            branches=self.branches,
-            positions=self.positions,
-            tied=tied,
-            recompute=recompute,
-        )
-
 
 @dataclass(frozen=True)
-class Training:
+class StringTraining:
     """Strings, and how they are learnt."""
 
     vocabulary: int = 256
@@ -82,7 +64,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Memorising(Network, Training):
+class MemorizationConfig(TransformerConfig, StringTraining):
     """Random strings, a new data set for each task."""
 
     strings: int = 1024
@@ -95,8 +77,8 @@ class Memorising(Network, Training):
     """updates on each"""
 
     def __post_init__(self) -> None:
-        Network.__post_init__(self)
-        Training.__post_init__(self)
+        TransformerConfig.__post_init__(self)
+        StringTraining.__post_init__(self)
         for name in ("tasks", "steps"):
             check(self, name, getattr(self, name), 1)
         check(self, "length", self.length, 2)
@@ -104,7 +86,7 @@ class Memorising(Network, Training):
 
 
 @dataclass(frozen=True)
-class MemorisingRun(Memorising):
+class MemorizationRunConfig(MemorizationConfig):
     """All that the rows of one network depend on, but for its arm and seed."""
 
     optimizer_state: OptimizerState = "legacy"
@@ -112,7 +94,7 @@ class MemorisingRun(Memorising):
 
 
 @dataclass(frozen=True)
-class Copying(Network, Training):
+class CopyingConfig(TransformerConfig, StringTraining):
     """Strings that end with a copy of a piece of themselves; a fixed set."""
 
     strings: int = 4096
@@ -127,8 +109,8 @@ class Copying(Network, Training):
     """updates between two rows"""
 
     def __post_init__(self) -> None:
-        Network.__post_init__(self)
-        Training.__post_init__(self)
+        TransformerConfig.__post_init__(self)
+        StringTraining.__post_init__(self)
         for name in ("steps", "every"):
             check(self, name, getattr(self, name), 1)
         check(self, "suffix", self.suffix, 3, self.prefix)
@@ -136,7 +118,7 @@ class Copying(Network, Training):
 
 
 def copies(form: str, strings: int) -> dict[str, int]:
-    """What a form says of `Copying`: two lengths, and how many strings, if not `strings`.
+    """What a form says of `CopyingConfig`: two lengths, and how many strings, if not `strings`.
 
     >>> copies("412+100", strings=4096)
     {'strings': 4096, 'prefix': 412, 'suffix': 100}
@@ -151,3 +133,80 @@ def copies(form: str, strings: int) -> dict[str, int]:
         )
     count, prefix, suffix = found.groups()
     return {"strings": int(count or strings), "prefix": int(prefix), "suffix": int(suffix)}
+
+
+@dataclass(frozen=True)
+class LanguageModelConfig(TransformerConfig):
+    """A language model: its text, its training, and what it is evaluated on."""
+
+    text: tuple[str, ...] = ("python",)
+    """texts to learn from: python (the help that comes with it), c4, text8 and others of nap data list, or
+    files (plain text, .jsonl with a field "text", WikiText's .tokens, .lines, each perhaps .gz)"""
+    tokenizer: str = "bpe-4096"
+    """bytes; bpe-N, that is N pieces learnt from the text; gpt-neox-tokenizer; or a tokenizer's JSON file"""
+    tokens: int = 0
+    """tokens of the text to learn from, at most; 0 for all of them, which C4 has too many of"""
+    length: int = 512
+    """tokens of a window"""
+    batch_size: int = 128
+    """windows in an update"""
+    parts: int = 1
+    """parts in which a batch is computed, to save memory"""
+    steps: int = 30_000
+    """updates"""
+    every: int = 500
+    """updates between two rows"""
+    learning_rate: float = 2e-4
+    """AdamW's peak learning rate"""
+    warm_up: int = 1000
+    """updates until it is reached; a cosine follows, down to a tenth of it"""
+    weight_decay: float = 0.1
+    """AdamW's, of matrices and tables"""
+    clip: float = 1.0
+    """largest norm of the gradient"""
+    judged: int = 64
+    """windows of other documents that each row is judged on; 0 for all"""
+    exams: tuple[str, ...] = ()
+    """sets to judge it on at the end, besides documents held out: texts, lambada, piqa, siqa; or NAME=FILE"""
+    examined: int = 0
+    """windows of each text, and questions of each set, that count, from the first on; 0 for all"""
+    tied: bool = False
+    """the output layer is the table of tokens"""
+    recompute: bool = False
+    """activations inside blocks are computed again in the backward pass, to save memory"""
+    seeds: int = 3
+    """networks of each arm"""
+    first_seed: int = 0
+    """the first of their seeds; 100 and above are for tuning, and no claim reads them"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("length", "batch_size", "parts", "steps", "every", "seeds"):
+            check(self, name, getattr(self, name), 1)
+        check_seeds(self.first_seed, self.seeds)
+        check(self, "learning_rate", self.learning_rate, 1e-12, 1.0)
+        check(self, "warm_up", self.warm_up, 0, self.steps - 1)
+        check(self, "weight_decay", self.weight_decay, 0)
+        check(self, "clip", self.clip, 1e-6)
+        check(self, "judged", self.judged, 0)
+        check(self, "examined", self.examined, 0)
+        check(self, "tokens", self.tokens, 0)
+        if not self.text:
+            raise ValueError("text is empty; name a text to learn from, as in --text python")
+        if self.batch_size % self.parts:
+            raise ValueError(
+                f"batch_size is {self.batch_size}, which {self.parts} parts cannot share; change --parts"
+            )
+
+    def rate(self, update: int) -> float:
+        """The learning rate of an update, counted from 0."""
+        from nap.schedules import warmup_cosine_value
+
+        return warmup_cosine_value(
+            update + 1,
+            self.learning_rate,
+            warmup_steps=self.warm_up,
+            total_steps=self.steps,
+            init_value=0.0,
+            end_value=0.1 * self.learning_rate,
+        )

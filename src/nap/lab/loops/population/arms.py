@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from nap.methods import L2, L2Init, Langevin, LeakyReLU, Method, ReDo, ShrinkAndPerturb
-from nap.methods.contract import check_range
+from nap.validation import check_range
 
 OutputRule = Literal["project", "free"]
 AffineRule = Literal["decay", "joint", "free"]
+METHODS = ("none", "L2", "regenerative", "shrink and perturb", "ReDo", "leaky ReLU", "Langevin")
 
 
 @dataclass(frozen=True)
@@ -40,17 +39,6 @@ class Strengths:
             check_range(self, name, getattr(self, name), 0)
         for name in ("shrink", "leak"):
             check_range(self, name, getattr(self, name), 0, 1)
-
-
-METHODS: Mapping[str, Callable[[Strengths, float], Method]] = {
-    "none": lambda s, lr: Method(),
-    "L2": lambda s, lr: L2(s.l2),
-    "regenerative": lambda s, lr: L2Init(s.regenerative),
-    "shrink and perturb": lambda s, lr: ShrinkAndPerturb(s.shrink, s.perturb),
-    "ReDo": lambda s, lr: ReDo(tau=s.redo_tau, every=s.redo_every),
-    "leaky ReLU": lambda s, lr: LeakyReLU(s.leak),
-    "Langevin": lambda s, lr: Langevin(std=s.noise * lr),
-}
 
 
 @dataclass(frozen=True)

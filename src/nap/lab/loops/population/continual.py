@@ -18,7 +18,8 @@ import nap
 from nap.lab.datasets.images import Images
 from nap.lab.datasets.streams import Stream, batches
 from nap.lab.loops.population import measure
-from nap.lab.loops.population.arms import METHODS, Arm
+from nap.lab.loops.population.arms import Arm
+from nap.lab.loops.population.build import METHODS, network_factory
 from nap.lab.loops.population.learner import Learner, Recipe, Tally
 from nap.lab.loops.population.population import Strategy, build, initial_values
 from nap.lab.loops.population.projection import PopulationProjector
@@ -40,7 +41,7 @@ class ArmRun:
 
 
 class ContinualRun:
-    """The `Work` of one arm: `advance` is an epoch of every seed."""
+    """The `Work` of one arm: `step` is an epoch of every seed."""
 
     unit = "epochs"
 
@@ -62,7 +63,7 @@ class ContinualRun:
         self.seeds = list(range(first, first + settings.seeds)) if seeds is None else list(seeds)
         images = data.normalised(dtype)
         self.data, self.stream = data, Stream(settings.stream)
-        self.make = settings.make(images.shape[1:], data.classes)
+        self.make = network_factory(settings, images.shape[1:], data.classes)
         method = METHODS[self.arm.method](settings, settings.learning_rate)
         skeleton = skeleton_of(self.make, self.arm, method, images[:2], dtype).to(device)
         initial = self._initial(skeleton, task=1, device=device)
@@ -109,7 +110,7 @@ class ContinualRun:
         """The task of the next epoch, from 1."""
         return self.done // self.settings.epochs + 1
 
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         task, epoch = self.task, self.done % self.settings.epochs
         rows: list[Row] = []
         if epoch == 0:

@@ -5,17 +5,12 @@ An experiment offers those that act in it, and no others. All of them together a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-import torch
-from torch import nn
-
 from nap.lab.loops.population.arms import AffineRule, Arm, OutputRule, Strengths
-from nap.lab.models import cnn, mlp
 from nap.lab.seeds import check_seeds
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
 
 StreamKind = Literal["random labels", "permuted labels", "permuted pixels"]
 Network = Literal["mlp", "cnn"]
@@ -91,12 +86,6 @@ class OneNetwork(Tasks):
     def __post_init__(self) -> None:
         super().__post_init__()
         check(self, "width", self.width, 1)
-
-    def make(self, shape: torch.Size, classes: int) -> Callable[[], nn.Module]:
-        """What builds a network of these settings for images of `shape` (C, H, W)."""
-        if self.network == "mlp":
-            return lambda: mlp(shape, classes, width=self.width, depth=self.depth)
-        return lambda: cnn(shape, classes, channels=self.channels, hidden=self.width)
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-Edges = Literal["black", "mean", "mirror"]
+from nap.lab.loops.supervised.settings import Edges
 
 
 @dataclass(frozen=True, eq=False)

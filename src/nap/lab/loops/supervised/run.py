@@ -11,6 +11,7 @@ from nap.lab.datasets.splits import split
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised.augment import Crops
+from nap.lab.loops.supervised.build import build, learning_rates, vgg_factory
 from nap.lab.loops.supervised.classifier import WORTH_COMPILING
 from nap.lab.loops.supervised.settings import Seeing
 from nap.lab.loops.supervised.together import Together
@@ -21,7 +22,7 @@ Row = dict[str, Any]
 
 
 class VisionWork:
-    """The `Work` of one network: `advance` is one pass over the images, or what is left of the updates.
+    """The `Work` of one network: `step` is one pass over the images, or what is left of the updates.
 
     Of several networks, too, which on a GPU learn in one step (`nap.lab.loops.supervised.together`). A
     single one that is worth compiling learns in the same way there: on 32 × 32 images, with BatchNorm, those
@@ -54,7 +55,7 @@ class VisionWork:
                 f"a batch of {s.batch_size}, but {s.data} has {len(self._train)} images; lower it"
             )
         self.total, self.done = -(-s.steps // self._a_pass), 0
-        self._rates = what.arm.rates(s.rate, s.steps, s)
+        self._rates = learning_rates(what.arm, s.rate, s.steps, s)
         self.steps_per_unit = self._a_pass * what.together
         cuda = device.type == "cuda"
         if compile_ is None:
@@ -75,12 +76,12 @@ class VisionWork:
         example = self._images.plain(torch.arange(2, device=self.device)).cpu()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            make = s.make(self._train.pixels.shape[1:], self._train.classes)
-            model, projector = self.what.arm.build(make, example, over=s.over)
+            make = vgg_factory(s, self._train.pixels.shape[1:], self._train.classes)
+            model, projector = build(self.what.arm, make, example, over=s.over)
         model = model.to(self.device).to(memory_format=torch.channels_last)
         return Trainer(model, projector, self._images, self._labels, s, **options)
 
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         s: Seeing = self.what.settings
         first = self.done * self._a_pass
         orders = [self._order(seed)[: s.steps - first] for seed in self.what.seeds]

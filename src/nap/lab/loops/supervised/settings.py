@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import nn
-
-from nap.lab.loops.supervised.augment import Edges
-from nap.lab.models.vgg import HE, VGG16, vgg
+from nap.lab.models.presets import HE, VGG16
 from nap.lab.seeds import check_seeds
-from nap.methods.contract import check_range as check
+from nap.validation import check_range as check
+
+Edges = Literal["black", "mean", "mirror"]
 
 
 @dataclass(frozen=True)
@@ -94,20 +92,6 @@ class Seeing:
             check(self, name, getattr(self, name), 0)
         if list(self.decays) != sorted(self.decays) or not all(0 < share < 1 for share in self.decays):
             raise ValueError(f"decays are {self.decays}; write rising shares between 0 and 1, as in 0.5 0.75")
-
-    def make(self, shape: Sequence[int], classes: int) -> Callable[[], nn.Module]:
-        """What builds the network for images of this shape."""
-        return lambda: vgg(
-            shape,
-            classes,
-            channels=self.channels,
-            mean=self.mean,
-            hidden=self.hidden,
-            batch_norm=self.batch_norm,
-            dropout=self.dropout,
-            size=self.weight_size,
-            weight_norm=self.weight_norm,
-        )
 
     def rate(self, step: int) -> float:
         """The learning rate of an update, counted from 0.

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import nn
-
-from nap.lab.models.resnet import RESNET50, ResNetV2
+import nap
+from nap.lab.models.presets import RESNET50
 from nap.lab.seeds import check_seeds
-from nap.methods.contract import check_range as check
-from nap.schedules import warmup_cosine_value
+from nap.validation import check_range as check
 
 
 @dataclass(frozen=True)
@@ -78,10 +75,6 @@ class Viewing:
                 "add --data imagenet, or leave --images out"
             )
 
-    def make(self, classes: int) -> Callable[[], nn.Module]:
-        """What builds the network for so many classes."""
-        return lambda: ResNetV2(3, classes, blocks=self.blocks, width=self.width, small=self.small_stem)
-
     def rate(self, step: int, a_pass: int) -> float:
         """The learning rate of an update, counted from 0, where `a_pass` of them make an epoch.
 
@@ -90,7 +83,7 @@ class Viewing:
         [0.025, 0.05, 0.075, 0.1, 0.097, 0.0883, 0.075, 0.0587, 0.0413, 0.025, 0.0117, 0.003]
         """
         rising = max(1, round(self.warm_up * a_pass))  # updates; the last of them is the cosine's first
-        return warmup_cosine_value(
+        return nap.schedules.warmup_cosine_value(
             step,
             self.learning_rate,
             warmup_steps=rising - 1,

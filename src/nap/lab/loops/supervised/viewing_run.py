@@ -13,6 +13,7 @@ from torch import Tensor
 from nap.lab.datasets.picture_sets import picture_set
 from nap.lab.loops.common.spread import spread_over
 from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.supervised.build import build, learning_rates, resnet_factory
 from nap.lab.loops.supervised.classifier import WORTH_COMPILING, Classifier
 from nap.lab.loops.supervised.loading import Batch, Judged, Learnt, Needed, batches_of, loader, workers_for
 from nap.lab.loops.supervised.looks import Looks
@@ -28,7 +29,7 @@ Learning = Callable[[Tensor, Tensor], None]
 
 
 class ViewingWork:
-    """The `Work` of one network: `advance` is a few updates, and a row where one is due.
+    """The `Work` of one network: `step` is a few updates, and a row where one is due.
 
     Where torchrun started several processes, each has such a work and all make the same calls.
 
@@ -83,12 +84,12 @@ class ViewingWork:
         self._interval = s.every * self._a_pass  # updates between two rows
         self.total, self.done = s.epochs * self._a_pass, 0
         self._plan = partial(s.rate, a_pass=self._a_pass)
-        self._rates = what.arm.rates(self._plan, self.total, s)
+        self._rates = learning_rates(what.arm, self._plan, self.total, s)
         self._under_way: tuple[Learning, Iterator[Batch]] | None = None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(what.seed)
             example = torch.zeros(2, s.size, s.size, 3, dtype=torch.uint8)
-            model, projector = what.arm.build(s.make(found.train.classes), prepared(example))
+            model, projector = build(what.arm, resnet_factory(s, found.train.classes), prepared(example))
         model = model.to(device).to(memory_format=torch.channels_last)
         self.trainer = Classifier(
             model,
@@ -100,7 +101,7 @@ class ViewingWork:
         )
 
     @in_plain_words()
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         due = min(self.total, (self.done // self._interval + 1) * self._interval)
         last = min(due, self.done + STRETCH)
         self.trainer.model.train()

@@ -69,7 +69,7 @@ class StackedRun:
         """Chunks that all agents have behind them."""
         return self.runs[0].done
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         for run in self.runs:
             run.begin_chunk()
         self.actor.announce()

@@ -1,0 +1,205 @@
+"""Old names of settings, values, arms, rows and options: what stored results and old commands still say.
+
+To rename something, add one line, `"old": "new",`, to its table below, in alphabetical order; nothing else
+has to change. `"fig1/old": "new",` renames it in one experiment only (its folder's name). When a name is
+renamed again, change the line that is there: no new name may be an old one of the same table.
+
+New run folders have the new names. A stored config.json is translated when it is compared with the settings
+that are asked for, and a row when it is read; the files stay as they are, and so do hashes and labels, which
+are of the stored text. A half-done folder that is continued gets its further rows under the names that its
+rows have. A setting that a folder lacks is no matter of names: it means the behaviour of its time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+SETTINGS: dict[str, str] = {  # keys of configs, at any depth, and the options that set them (with hyphens)
+}
+VALUES: dict[str, dict[str, str]] = {  # new name of a setting or column: {old value: new value}
+}
+ARMS: dict[str, str] = {  # values of the column "arm" and of --arms; run folders are named after them
+}
+KINDS: dict[str, str] = {  # values of the column "kind"
+}
+COLUMNS: dict[str, str] = {  # columns of rows
+}
+OPTIONS: dict[str, str] = {  # options that every experiment has, without --
+}
+MANIFEST: dict[str, str] = {  # keys of manifest.json
+}
+
+Row = dict[str, Any]
+
+
+def config(stored: Any, like: Any = None, experiment: str = "") -> Any:
+    """A stored config under the names of today.
+
+    With `like`, the config that is asked for, a key is renamed only where `like` has the new name and not
+    the old one: elsewhere the old name may mean something else.
+
+    >>> SETTINGS["lanes_then"] = "num_envs_now"
+    >>> config({"settings": {"lanes_then": 16}})
+    {'settings': {'num_envs_now': 16}}
+    >>> config({"lanes_then": 16}, like={"lanes_then": 1})
+    {'lanes_then': 16}
+    >>> del SETTINGS["lanes_then"]
+    """
+    if not isinstance(stored, Mapping):
+        return stored
+    renamed: dict[str, Any] = {}
+    for key, value in stored.items():
+        new = _new(SETTINGS, key, experiment)
+        taken = new in stored or (isinstance(like, Mapping) and (key in like or new not in like))
+        name = key if taken else new
+        inner = like.get(name) if isinstance(like, Mapping) else None
+        renamed[name] = config(_value(name, value, inner, experiment), inner, experiment)
+    return renamed
+
+
+def row(stored: Row) -> Row:
+    """A stored row under the names of today."""
+    experiment = stored.get("experiment", "")
+    renamed = {}
+    for key, value in stored.items():
+        new = _new(COLUMNS, key, experiment)
+        name = key if new in stored else new
+        renamed[name] = _cell(name, value, experiment)
+    return renamed
+
+
+class Spelling:
+    """Gives new rows the names that the rows of a half-done folder have.
+
+    >>> COLUMNS["right_then"] = "num_correct_now"
+    >>> Spelling([{"right_then": 3}]).of({"num_correct_now": 4, "loss": 0.5})
+    {'right_then': 4, 'loss': 0.5}
+    >>> Spelling([]).of({"num_correct_now": 4})
+    {'num_correct_now': 4}
+    >>> del COLUMNS["right_then"]
+    """
+
+    def __init__(self, stored: Iterable[Row]):
+        self._columns: dict[str, str] = {}
+        self._cells: dict[tuple[str, Any], Any] = {}
+        for old in stored:
+            for (key, value), (name, now) in zip(old.items(), row(old).items(), strict=True):
+                if key != name:
+                    self._columns[name] = key
+                if value != now:
+                    self._cells[name, now] = value
+
+    def of(self, new: Mapping[str, Any]) -> Row:
+        """The row under the folder's names."""
+        return {
+            self._columns.get(key, key): self._cells.get((key, value), value) for key, value in new.items()
+        }
+
+
+def manifest(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What a manifest holds, under the names of today."""
+    return {MANIFEST.get(key, key): value for key, value in stored.items()}
+
+
+def run_names(name: str) -> list[str]:
+    """Names that the folder of this run had when its arm had another name.
+
+    >>> ARMS["L2, then"] = "L2 now"
+    >>> run_names("mlp-l2-now-seed-0"), run_names("nap")
+    (['mlp-l2-then-seed-0'], [])
+    >>> del ARMS["L2, then"]
+    """
+    found = []
+    for old, new in ARMS.items():
+        before, now = slug(old.rpartition("/")[2]), slug(new)
+        renamed = re.sub(rf"(?<![^-]){re.escape(now)}(?![^-])", before, name)
+        found += [renamed] if renamed != name else []
+    return list(dict.fromkeys(found))
+
+
+def run_name(stored: str, known: Collection[str]) -> str:
+    """The name that a run has today, if it is one of the `known` ones."""
+    return next((name for name in known if stored in run_names(name)), stored)
+
+
+def slug(name: str) -> str:
+    """A folder's name.
+
+    >>> slug("LayerNorm, rescaled each task")
+    'layernorm-rescaled-each-task'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def words(
+    groups: Iterable[Sequence[str]], known: Collection[str], experiment: str = ""
+) -> tuple[list[str], list[str]]:
+    """Words of the command line under the names of today, and a line for each old name among them.
+
+    Args:
+        groups: each option with its values: ["--lanes", "4"].
+        known: the options that there are, as --num-envs.
+
+    >>> OPTIONS["spread_then"] = "parallel_now"
+    >>> words([["--spread-then", "fsdp"]], ["--parallel-now"])
+    (['--parallel-now', 'fsdp'], ['--spread-then is now --parallel-now'])
+    >>> del OPTIONS["spread_then"]
+    """
+    found: list[str] = []
+    notes: list[str] = []
+    for key, *values in groups:
+        now = key if key in known else _option(key, known, experiment)
+        setting = now.removeprefix("--").replace("-", "_")
+        renamed = [_listed(setting, value, experiment) for value in values]
+        pairs = [(key, now), *zip(values, renamed, strict=True)]
+        notes += [f"{old} is now {new}" for old, new in pairs if old != new]
+        found += [now, *renamed]
+    return found, notes
+
+
+def _option(key: str, known: Collection[str], experiment: str) -> str:
+    prefix = "--no-" if key.startswith("--no-") else "--"
+    name = key.removeprefix(prefix).replace("-", "_")
+    for table in (OPTIONS, SETTINGS):
+        new = _new(table, name, experiment).replace("_", "-")
+        if f"--{new}" in known and new != name:
+            return prefix + new
+    return key
+
+
+def _listed(setting: str, value: str, experiment: str) -> str:
+    """A value of an option, where --arms and --methods list what --arm and the column are one of."""
+    if setting == "arms":
+        return _new(ARMS, value, experiment)
+    for name in (setting, setting.removesuffix("s")):
+        if (new := VALUES.get(name, {}).get(value)) is not None:
+            return new
+    return value
+
+
+def _value(name: str, value: Any, like: Any, experiment: str) -> Any:
+    if isinstance(value, str) and value != like:
+        return _new(ARMS, value, experiment) if name == "name" else VALUES.get(name, {}).get(value, value)
+    if isinstance(value, list):
+        return [_listed(name, item, experiment) if isinstance(item, str) else item for item in value]
+    return value
+
+
+def _cell(name: str, value: Any, experiment: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if name in ("arm", "kind"):
+        return _new(ARMS if name == "arm" else KINDS, value, experiment)
+    return VALUES.get(name, {}).get(value, value)
+
+
+def _new(table: Mapping[str, str], old: str, experiment: Any) -> str:
+    return table.get(f"{experiment}/{old}") or table.get(old, old)
+
+
+def deprecations(notes: Iterable[str]) -> Iterator[str]:
+    """One line for all old names, none where there are none."""
+    if said := "; ".join(dict.fromkeys(notes)):
+        yield f"deprecated: {said}; old names will go"
