@@ -100,9 +100,9 @@ class StackedRun:
             run.load_state_dict(saved)
 
     @property
-    def not_taken_up(self) -> str:
+    def not_restored(self) -> str:
         """What `load_state_dict` could not go on with, in words."""
-        return self.runs[0].not_taken_up
+        return self.runs[0].not_restored
 
 
 class StackedActor:
