@@ -36,7 +36,7 @@ def work(arm: VisionArm, config: Seeing = TINY, **options: Any) -> VisionWork:
 @pytest.fixture
 def images(tmp_path: Path) -> str:
     pytest.importorskip("PIL")
-    from small_pictures import write_folders
+    from small_images import write_folders
 
     return str(write_folders(tmp_path / "images"))
 

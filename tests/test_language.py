@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from nap.lab.datasets.corpus import HELD_OUT, load, texts
+from nap.lab.datasets.corpus import VALID_EVERY, load, texts
 from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, decayed
 from nap.lab.loops.language.language import LanguageModelWork
 from nap.lab.loops.language.settings import LanguageModelConfig
@@ -55,8 +55,8 @@ def test_validation_sees_other_documents(book: str) -> None:
     corpus = load([book], "bytes")
     train, valid = in_words(corpus.train.tokens), in_words(corpus.valid.tokens)
     for number, text in enumerate(texts([book])):
-        assert (text in valid) == (number % HELD_OUT == 0)
-        assert (text in train) == (number % HELD_OUT != 0)
+        assert (text in valid) == (number % VALID_EVERY == 0)
+        assert (text in train) == (number % VALID_EVERY != 0)
 
 
 def test_tokens_are_made_anew_when_the_text_changes(book: str, data_home: Path) -> None:
@@ -70,9 +70,9 @@ def test_tokens_are_made_anew_when_the_text_changes(book: str, data_home: Path) 
 def test_pieces_are_learnt_from_the_training_part_alone(tmp_path: Path) -> None:
     path = tmp_path / "book.jsonl"
     held_out, shown = '{"text": "zyx zyx zyx"}\n', '{"text": "abc abc abc"}\n'
-    path.write_text("".join(shown if n % HELD_OUT else held_out for n in range(200)), "utf-8")
+    path.write_text("".join(shown if n % VALID_EVERY else held_out for n in range(200)), "utf-8")
     corpus = load([str(path)], "bpe-300")
-    assert [len(tokens) for tokens in corpus.coder.encode(["abc", "zyx"])] == [1, 3]
+    assert [len(tokens) for tokens in corpus.tokenizer.encode(["abc", "zyx"])] == [1, 3]
     assert load([str(path)], "bpe-300").train == corpus.train
 
 

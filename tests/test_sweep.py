@@ -22,7 +22,7 @@ from nap.lab.launch.how import Sweeping
 from nap.lab.launch.pool import GPU, slots, slots_here
 from nap.lab.options import How
 from nap.lab.runner import RunFolder
-from nap.lab.runner.carry import STOPPED
+from nap.lab.runner.run import STOPPED
 from nap.lab.runner.signals import StopRequest
 from small_work import run as sitting
 from sweep_jobs import asked

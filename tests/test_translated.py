@@ -22,7 +22,7 @@ from nap.lab.loops.supervised.viewing_run import ViewingWork
 from nap.lab.report.vision import cifar
 from nap.lab.rows import Rows
 from nap.schedules import weight_decay_rates
-from small_pictures import write_folders
+from small_images import write_folders
 
 Work = type[VisionWork] | type[ViewingWork]
 

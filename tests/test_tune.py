@@ -29,8 +29,8 @@ from nap.lab.launch.jobs import Job
 from nap.lab.report import command as report
 from nap.lab.report.sensitivity import find, usable
 from nap.lab.rows import Rows
-from nap.lab.runner.carry import carry_out
 from nap.lab.runner.folder import RunFolder
+from nap.lab.runner.run import run_work
 from nap.lab.seeds import FIRST_TUNING_SEED
 
 BEST = {"low": 1e-3, "high": 3.2e-2}  # arm → the rate with the highest score
@@ -116,7 +116,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             about = {"experiment": "peak", "scale": how.scale, "run": job.run.name}
             with RunFolder.open(job.path, config=job.run.config, **about) as folder:
                 cpu = torch.device("cpu")
-                carry_out(job.run.start(cpu), folder, device=cpu)
+                run_work(job.run.start(cpu), folder, device=cpu)
             labels.append(job.label)
         return []
 

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 import nap
 from nap.lab.cli import main
-from nap.lab.datasets.image_sets import IMAGE_SETS
-from nap.lab.datasets.images import load
-from nap.lab.datasets.splits import split
+from nap.lab.datasets.catalog import IMAGE_SETS
+from nap.lab.datasets.images import load, split
 from nap.lab.datasets.streams import batches
 from nap.lab.experiments.table1_cifar import DEMO, runs
 from nap.lab.loops.population.network_run import NetworkRun

@@ -23,7 +23,9 @@ def runs(config: LanguageModelConfig) -> list[Run]:
     whats: list[Any] = [
         NetworkRun(NAP, config, seed, {"experiment": "tiny-reading"}) for seed in range(config.seeds)
     ]
-    return [Run(f"seed-{what.seed}", what, partial(LanguageModelWork, what), spreads=True) for what in whats]
+    return [
+        Run(f"seed-{what.seed}", what, partial(LanguageModelWork, what), distributed=True) for what in whats
+    ]
 
 
 EXPERIMENT = Experiment(

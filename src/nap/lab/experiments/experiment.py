@@ -43,7 +43,7 @@ class Run:
     name: str  # of its folder, for example "nap" or "mlp-random-nap-redo"
     config: Any  # a frozen dataclass: everything that determines its rows
     start: Callable[[torch.device], Work]  # loads its data and builds its networks
-    spreads: bool = False  # several processes, which torchrun starts, can share it
+    distributed: bool = False  # several processes, which torchrun starts, can share it
     group: str = ""  # runs that share a tuned learning rate: its name, if not the run's own
     decides: bool = True  # whether `nap tune` runs it; the others of its group take the rate that is found
 

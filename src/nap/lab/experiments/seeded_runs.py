@@ -27,7 +27,7 @@ def seeded_runs(
     tags: Mapping[str, Any],
     *,
     prefix: str = "",
-    spreads: bool = False,
+    distributed: bool = False,
     together: int = 1,
 ) -> list[Run]:
     """A run for each arm and each of the config's seeds, or for so many of them `together`.
@@ -47,7 +47,7 @@ def seeded_runs(
             f"{prefix}{slug(what.arm.name)}-{_of_seeds(what.seeds)}",
             what,
             partial(work, what),
-            spreads,
+            distributed,
             group=f"{prefix}{slug(what.arm.name)}",
         )
         for what in whats

@@ -27,7 +27,7 @@ def runs(config: ImageNet) -> list[Run]:
     """A run for each arm and seed."""
     arms = [arm for arm in ARMS if arm.name in config.arms]
     tags = {"experiment": "table1-imagenet"}
-    return seeded_runs(config, arms, settings_of(config, Viewing), ViewingWork, tags, spreads=True)
+    return seeded_runs(config, arms, settings_of(config, Viewing), ViewingWork, tags, distributed=True)
 
 
 PAPER = ImageNet()

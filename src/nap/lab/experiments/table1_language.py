@@ -29,7 +29,7 @@ def runs(config: Language) -> list[Run]:
     arms = [arm for arm in ARMS if arm.name in config.arms]
     tags = {"experiment": "table1-language"}
     return seeded_runs(
-        config, arms, settings_of(config, LanguageModelConfig), ExaminedWork, tags, spreads=True
+        config, arms, settings_of(config, LanguageModelConfig), ExaminedWork, tags, distributed=True
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nap.lab.datasets.splits import split
+from nap.lab.datasets.images import split
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised.augment import Crops
