@@ -22,7 +22,7 @@ from nap.lab.loops.rainbow.stacked.network import StackedNet
 from nap.lab.loops.rainbow.stacked.run import StackedRun
 from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
 from nap.lab.models.rainbow_net import RainbowNet, noise_of
-from nap.lab.runner import RunFolder, carry_out
+from nap.lab.runner import RunFolder, run_work
 from nap.lab.runner.work import NotFinite
 from sittings import start
 from test_rainbow_runs import on_disk_and_back
@@ -219,7 +219,7 @@ def sitting(path: Path, kill_at: int, events: Any) -> None:
     games = ("minatar/breakout",)
     work = stack([agent(JOINT, games=games, stack=1, seed=seed, intervals=5) for seed in (0, 1)])
     with RunFolder.open(path, experiment="minatar", scale="demo", run="run", config={"agent": "NaP"}) as home:
-        carry_out(work, home, device=CPU, checkpoint_every_seconds=0, save_share=1, on_progress=killed)
+        run_work(work, home, device=CPU, checkpoint_every_seconds=0, save_share=1, on_progress=killed)
     os._exit(0)
 
 

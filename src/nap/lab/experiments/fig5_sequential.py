@@ -51,14 +51,14 @@ def runs(config: Sequence, experiment: str = "fig5-sequential") -> list[Run]:
     continual = [v for v in CONTINUAL if v.name in config.arms]
     sequence = config.games * config.cycles
     run = partial(_run, experiment, config)
-    found = [run(variant, sequence, seed) for variant in continual for seed in config.all_seeds]
+    found = [run(variant, sequence, seeds) for variant in continual for seeds in config.seeds_of_runs]
     if FRESH.name in config.arms:
         games = dict.fromkeys(config.games)
-        found += [run(FRESH, (game,), seed) for game in games for seed in config.all_seeds]
+        found += [run(FRESH, (game,), seeds) for game in games for seeds in config.seeds_of_runs]
     return found
 
 
-def _run(experiment: str, config: Sequence, variant: Variant, games: tuple[str, ...], seed: int) -> Run:
+def _run(experiment: str, config: Sequence, variant: Variant, games: tuple[str, ...], seeds: range) -> Run:
     changes = Changes(config.new_replay, config.new_target)
     tags: dict[str, Any] = {"experiment": experiment}
     if len(games) == 1:
@@ -69,13 +69,14 @@ def _run(experiment: str, config: Sequence, variant: Variant, games: tuple[str, 
         games,
         config.frames,
         config.intervals,
-        seed,
+        seeds[0],
         changes=changes,
         full_actions=not set(config.games) <= set(BUILT_IN),  # one network for all of them
         tags=tags,
+        seeds_per_run=len(seeds),
     )
     where = f"{games[0]} " if len(games) == 1 else ""
-    return agent_run(f"{where}{variant.name} seed {seed}", what, f"{where}{variant.name}")
+    return agent_run(f"{where}{variant.name}", what, f"{where}{variant.name}")
 
 
 PAPER = Sequence(frames=20_000_000, intervals=40)

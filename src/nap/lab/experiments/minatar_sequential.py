@@ -28,7 +28,7 @@ EXPERIMENT = Experiment(
         "demo": replace(
             sequence_of(minatar.DEMO), games=(minatar.BREAKOUT, "minatar/asterix"), frames=3_000, intervals=5
         ),
-        "small": replace(_PAPER, frames=500_000, intervals=10, seeds=5),
+        "small": replace(_PAPER, frames=500_000, intervals=10, seeds=5, seeds_per_run=5),
         "paper": replace(_PAPER, frames=2_000_000, intervals=20),
     },
     runs=partial(fig5_sequential.runs, experiment="minatar-sequential"),

@@ -46,7 +46,7 @@ class Learner:
         self.updates = 0
         cuda = self.device.type == "cuda"
         self._sides = [torch.cuda.Stream(self.device) for _ in range(2)] if cuda else []
-        prepared = compiled if compile_ else _as_it_is
+        prepared = compiled if compile_ else as_it_is
         self._draw, self._weighed = prepared(replay.draw), prepared(self.weighed)
         self._best, self._values, self._taken = (prepared(f) for f in (self.best, self.values, self.taken))
         self._note_, self._rank_ = prepared(self.note_), prepared(self.rank_)
@@ -205,5 +205,5 @@ def importance_weights(probabilities: Tensor, exponent: Tensor) -> Tensor:
     return weights / weights.amax(-1, keepdim=True)
 
 
-def _as_it_is(function: F) -> F:
+def as_it_is(function: F) -> F:
     return function

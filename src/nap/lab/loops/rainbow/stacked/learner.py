@@ -11,7 +11,7 @@ from torch.func import vmap
 from nap.lab.loops.common.graph import at_once, captured, compiled
 from nap.lab.loops.common.watch import Seen, watched
 from nap.lab.loops.rainbow import c51
-from nap.lab.loops.rainbow.learner import PRIORITY_LIMIT, Learner, importance_weights
+from nap.lab.loops.rainbow.learner import PRIORITY_LIMIT, Learner, as_it_is, importance_weights
 from nap.lab.loops.rainbow.replay import Batch, Replay
 from nap.lab.loops.rainbow.stacked.blocks import Blocks, share_
 from nap.lab.loops.rainbow.stacked.network import StackedNet
@@ -66,7 +66,7 @@ class StackedLearner:
         cuda = self.device.type == "cuda"
         self._sides = [torch.cuda.Stream(self.device) for _ in range(2)] if cuda else []
         self._knobs: tuple[tuple[float, ...], float] | None = None
-        prepared: Callable[..., Callable[..., object]] = compiled if compile_ else lambda function: function
+        prepared = compiled if compile_ else as_it_is
         self._draw, self._weighed = prepared(replay.draw), prepared(self.weighed)
         self._best, self._values, self._taken = (prepared(f) for f in (self.best, self.values, self.taken))
         self._step_, self._rank_ = prepared(self.step_), prepared(self.rank_)
@@ -137,8 +137,9 @@ class StackedLearner:
         self, taken: Tensor, values: Tensor, best: Tensor, batch: Batch
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Each agent's weighted mean loss, the loss of each transition, and the gradient for `taken`."""
-        flat = (x.flatten(0, 1) for x in (batch.rewards, batch.discounts, best, values))
-        targets = c51.double_q_targets(*flat, self.atoms).view_as(taken)
+        rewards, discounts = batch.rewards.flatten(), batch.discounts.flatten()
+        targets = c51.double_q_targets(rewards, discounts, best.flatten(), values.flatten(0, 1), self.atoms)
+        targets = targets.view_as(taken)
         weights = importance_weights(batch.probabilities, self.corrections.unsqueeze(1)).to(targets.dtype)
         weights = weights / best.shape[1]
         losses = -(targets * taken).sum(-1)

@@ -67,9 +67,9 @@ def _spheres(learner: Learner) -> Iterator[tuple[tuple[str, ...], float]]:
     state, table = projector.state_dict(), nap.weight_groups(learner.online)
     radii = {name: float(radius) for name, radius in state["radii"].items()}
     joint = state["settings"].get("noise") == "joint"
-    pairs = [(row.beside, row.name) for row in table.values() if row.part == "noise" and row.beside in radii]
-    pairs = [pair for pair in pairs if joint and pair[1] in radii]
-    for mean, noise in pairs:
+    noises = [row for row in table.values() if row.part == "noise" and row.name in radii]
+    for mean, noise in [(row.beside, row.name) for row in noises if row.beside in radii and joint]:
+        assert mean is not None, "it has a radius"
         yield (mean, noise), radii.pop(mean)  # the radius of the two together is that of each
         radii.pop(noise)
     yield from (((name,), radius) for name, radius in radii.items())
