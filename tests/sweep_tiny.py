@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from nap.lab.experiments.experiment import MODULES, Experiment, Run
+from nap.lab.experiments import MODULES
+from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.runner import run
 
 

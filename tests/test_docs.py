@@ -21,7 +21,7 @@ import pytest
 
 import nap
 from nap import diagnostics, methods
-from nap.lab.experiments.experiment import MODULES
+from nap.lab.experiments import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

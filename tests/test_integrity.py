@@ -24,9 +24,10 @@ from nap.lab import rows
 from nap.lab.claims import folders
 from nap.lab.claims.samples import UNFINISHED
 from nap.lab.cli import answered, main
-from nap.lab.experiments.experiment import MODULES
+from nap.lab.experiments import MODULES
 from nap.lab.experiments.running import run
-from nap.lab.experiments.walk import EXPERIMENT, WalkConfig
+from nap.lab.experiments.walk import EXPERIMENT
+from nap.lab.experiments.walk.config import WalkConfig
 from nap.lab.launch import beat
 from nap.lab.launch.found import Found, look
 from nap.lab.options import How, Request

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nap.lab.cli import main
-from nap.lab.experiments.experiment import experiments
+from nap.lab.experiments import experiments
 from nap.lab.loops.rainbow.run import RainbowRun
 from nap.lab.loops.rainbow.settings import Changes
 from nap.lab.loops.rainbow.variants import NAP, NAP_LINEAR, RAINBOW, Variant

@@ -16,7 +16,8 @@ import torch
 
 import tiny_experiment
 from nap.lab.cli import main
-from nap.lab.experiments.experiment import MODULES, Run
+from nap.lab.experiments import MODULES
+from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.running import _follow_all
 from nap.lab.runner.distributed import ProcessGroup
 from two_processes import CPU

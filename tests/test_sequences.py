@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 import nap
 from nap.lab.datasets.streams import batches
 from nap.lab.datasets.strings import copied_strings, random_strings
-from nap.lab.experiments.experiment import experiments
-from nap.lab.experiments.induction import Induction
+from nap.lab.experiments import experiments
+from nap.lab.experiments.induction.config import InductionConfig
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import (
     BASELINE,
     NAP,
@@ -32,7 +33,6 @@ from nap.lab.loops.language.build import build, transformer_factory
 from nap.lab.loops.language.run import CopyingWork, MemorizationWork, StringWork
 from nap.lab.loops.language.settings import CopyingConfig, MemorizationConfig, MemorizationRunConfig, copies
 from nap.lab.loops.language.trainer import Trainer
-from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.work import NotFinite
 
 CPU = torch.device("cpu")
@@ -302,14 +302,14 @@ def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="'100' is no form of strings"):
         copies("100", 7)
     with pytest.raises(ValueError, match=r"--forms 8\+12: .* suffix must be between 3 and 8"):
-        Induction(forms=("16+12", "8+12"))
+        InductionConfig(forms=("16+12", "8+12"))
     with pytest.raises(ValueError, match=r"--forms 0x16\+12: .* strings must be at least 128"):
-        Induction(forms=("0x16+12",))
+        InductionConfig(forms=("0x16+12",))
     with pytest.raises(ValueError, match=r"^width is 15, which 8 heads cannot share"):
-        Induction(width=15)
+        InductionConfig(width=15)
     with pytest.raises(ValueError, match=r"strings is 512, but every form says how many it has: 200x16\+12"):
-        Induction(strings=512, forms=("200x16+12",))
-    assert Induction(strings=512).copying("412+100").strings == 512
+        InductionConfig(strings=512, forms=("200x16+12",))
+    assert InductionConfig(strings=512).copying("412+100").strings == 512
     with pytest.raises(ValueError, match="width is 15, which sines and cosines cannot share"):
         replace(MEMORISING, width=15, heads=3, positions="sines")
     with pytest.raises(ValueError, match="3 heads cannot share"):

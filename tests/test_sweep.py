@@ -14,7 +14,7 @@ import pytest
 
 from changed_folders import begun_with, rewritten
 from nap.lab.cli import BAD_USAGE, FINE, IN_USE, main
-from nap.lab.experiments.experiment import MODULES, experiments
+from nap.lab.experiments import MODULES, experiments
 from nap.lab.launch.attempts import after
 from nap.lab.launch.engine import End
 from nap.lab.launch.found import Found, look, mark

@@ -12,22 +12,23 @@ import pytest
 import torch
 
 from evidence_rows import rows_of
-from nap.lab.experiments import table1_cifar, table1_imagenet
-from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.experiments import load
+from nap.lab.experiments.table1_cifar.config import PAPER
+from nap.lab.experiments.table1_cifar.figure import table
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised.arms import NAP, TRANSLATED
-from nap.lab.loops.supervised.run import VisionWork
-from nap.lab.loops.supervised.settings import Seeing
-from nap.lab.loops.supervised.viewing import Viewing
-from nap.lab.loops.supervised.viewing_run import ViewingWork
-from nap.lab.report.vision import cifar
+from nap.lab.loops.supervised.cifar_run import CifarWork
+from nap.lab.loops.supervised.imagenet_run import ImageNetWork
+from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.supervised.viewing import ImageNetConfig
 from nap.lab.rows import Rows
 from nap.schedules import weight_decay_rates
 from small_images import write_folders
 
-Work = type[VisionWork] | type[ViewingWork]
+Work = type[CifarWork] | type[ImageNetWork]
 
 
-def own_and_translated(kind: Work, config: Seeing | Viewing) -> list[list[dict[str, Any]]]:
+def own_and_translated(kind: Work, config: CifarConfig | ImageNetConfig) -> list[list[dict[str, Any]]]:
     """Rows of NaP, and of NaP at translated rates."""
     found = []
     for arm in (NAP, TRANSLATED):
@@ -38,7 +39,7 @@ def own_and_translated(kind: Work, config: Seeing | Viewing) -> list[list[dict[s
     return found
 
 
-def check(kind: Work, config: Seeing | Viewing, planned: Sequence[float]) -> None:
+def check(kind: Work, config: CifarConfig | ImageNetConfig, planned: Sequence[float]) -> None:
     """It differs from NaP, by the rates alone."""
     own, translated = own_and_translated(kind, config)
     check_rates(own, translated, config, planned)
@@ -48,7 +49,7 @@ def check(kind: Work, config: Seeing | Viewing, planned: Sequence[float]) -> Non
 def check_rates(
     own: list[dict[str, Any]],
     translated: list[dict[str, Any]],
-    config: Seeing | Viewing,
+    config: CifarConfig | ImageNetConfig,
     planned: Sequence[float],
 ) -> None:
     """Weights that a norm follows, and they alone, get the rates that decay leaves."""
@@ -61,37 +62,39 @@ def check_rates(
 
 
 def test_of_images_in_memory() -> None:
-    config = Seeing(
+    config = CifarConfig(
         data="digits", channels=(4, 0, 8, 0), hidden=(16,), batch_size=400, steps=8, every=1, crop=1,
         flip=False, weight_decay=20.0, momentum=0.5,
     )  # fmt: skip
-    check(VisionWork, config, [config.rate(step) for step in range(8)])
+    check(CifarWork, config, [config.rate(step) for step in range(8)])
 
 
 def test_of_images_in_files(tmp_path: Path) -> None:
-    config = Viewing(
+    config = ImageNetConfig(
         images=str(write_folders(tmp_path)), blocks=(1, 1), width=4, small_stem=True, size=8, resize=10,
         smallest=0.5, batch_size=8, epochs=4, every=2, warm_up=0.5, weight_decay=2.0,
     )  # fmt: skip
     a_pass = 3  # of 30 images
-    check(ViewingWork, config, [config.rate(step, a_pass) for step in range(4 * a_pass)])
+    check(ImageNetWork, config, [config.rate(step, a_pass) for step in range(4 * a_pass)])
 
 
 @pytest.mark.parametrize("table", ["", "-four"])
 def test_at_paper_scale_on_a_gpu(table: str) -> None:
-    archive, config = f"table1-cifar{table}-paper", table1_cifar.PAPER
+    archive, config = f"table1-cifar{table}-paper", PAPER
     own, translated = (rows_of(archive, f"{arm}-seeds-0-2") for arm in ("nap", "nap-translated"))
     check_rates(own, translated, config, [config.rate(step) for step in range(config.steps)])
 
 
-@pytest.mark.parametrize("table", [table1_cifar, table1_imagenet], ids=lambda table: table.EXPERIMENT.name)
-def test_it_is_trained_if_asked_for(table: Any) -> None:
-    config = replace(table.DEMO, seeds=1)
-    assert [run.config.arm.name for run in table.runs(config)] == ["baseline", "norm only", "NaP"]
-    assert [run.config.arm for run in table.runs(replace(config, arms=("NaP translated",)))] == [TRANSLATED]
+@pytest.mark.parametrize("name", ["table1-cifar", "table1-imagenet"])
+def test_it_is_trained_if_asked_for(name: str) -> None:
+    experiment = load(name)
+    config = replace(experiment.scales["demo"], seeds=1)
+    assert [run.config.arm.name for run in experiment.runs(config)] == ["baseline", "norm only", "NaP"]
+    asked = experiment.runs(replace(config, arms=("NaP translated",)))
+    assert [run.config.arm for run in asked] == [TRANSLATED]
 
 
 def test_it_stands_in_the_table_without_a_number_of_the_paper_s() -> None:
     rows = [{"arm": arm, "data": "x", "step": 5, "test_accuracy": 0.9} for arm in ("NaP translated", "NaP")]
-    cells = re.findall(r"<t[dh] [^>]*>([^<]*)", str(cifar(Rows(rows))))
+    cells = re.findall(r"<t[dh] [^>]*>([^<]*)", str(table(Rows(rows))))
     assert cells[3:] == ["NaP", "90.00", "94.64 (0.12)", "NaP translated", "90.00", "–"]

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from nap.lab.datasets.images import load
-from nap.lab.experiments import fig1, fig4
+from nap.lab.experiments import fig4
+from nap.lab.experiments.fig1 import config as fig1_config
 from nap.lab.loops.population.arms import Arm
-from nap.lab.loops.population.continual import ArmRun, ContinualRun, Row
+from nap.lab.loops.population.continual import ArmRun, ContinualWork, Row
 from nap.lab.loops.population.learner import Learner, Tally
 from nap.lab.loops.population.settings import Continual
 from nap.lab.runner import Work
@@ -41,9 +42,9 @@ TINY = Continual(
     redo_every=5,  # never in the last step of an epoch, after which a run projects once more
     noise=0.3,
 )
-FIG1_ARMS = {arm.name: arm for arm in fig1.ARMS}
+FIG1_ARMS = {arm.name: arm for arm in fig1_config.PAPERS_ARMS}
 METHOD_ARMS = {  # the first two are "no norm" and "NaP" of Figure 1
-    run.config.arm.name: run.config.arm for run in fig4.runs(fig4.DEMO)
+    run.config.arm.name: run.config.arm for run in fig4.EXPERIMENT.runs(fig4.EXPERIMENT.scales["demo"])
 }
 OTHER_ARMS = {
     arm.name: arm
@@ -57,11 +58,11 @@ OTHER_ARMS = {
 ARMS = FIG1_ARMS | {n: arm for n, arm in METHOD_ARMS.items() if arm.method != "none"} | OTHER_ARMS
 
 
-def continual(arm: Arm, *, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> ContinualRun:
+def continual(arm: Arm, *, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> ContinualWork:
     """A run of these seeds in float64; `changes` are of the tiny settings, or options of the run."""
     options = {key: changes.pop(key) for key in ("dtype", "strategy", "compiled") if key in changes}
     run = ArmRun(arm, replace(TINY, **changes))
-    return ContinualRun(run, DIGITS, CPU, seeds=seeds, **{"dtype": torch.float64, **options})
+    return ContinualWork(run, DIGITS, CPU, seeds=seeds, **{"dtype": torch.float64, **options})
 
 
 def finished(work: Work) -> list[Row]:
@@ -128,7 +129,7 @@ class Notes:
     draws_at_changes: list[list[int]] = field(default_factory=list)
 
 
-def watched(run: ContinualRun) -> Notes:
+def watched(run: ContinualWork) -> Notes:
     """Notes that fill as the run goes on."""
     notes, learner = Notes(), run.learner
     learn, change = learner.learn_epoch, learner.method.at_task_change_

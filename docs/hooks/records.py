@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 
 from nap.lab.claims import judge, read
-from nap.lab.experiments.experiment import MODULES
+from nap.lab.experiments import MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = ROOT / "evidence"

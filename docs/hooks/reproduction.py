@@ -25,10 +25,11 @@ from typing import Any
 
 from nap.lab.claims import Verdict
 from nap.lab.claims.printed import summary
-from nap.lab.experiments.experiment import MODULES, Experiment, experiments
+from nap.lab.experiments import MODULES, experiments
+from nap.lab.experiments.experiment import Experiment
 from nap.lab.report.facts import find_groups
 from nap.lab.report.figure_html import figure_html
-from nap.lab.report.sections import Part, figures_of, parts_of
+from nap.lab.report.sections import Part, parts_of
 from nap.lab.report.style import number
 from nap.lab.report.verdicts import claims_table, counts
 
@@ -118,11 +119,11 @@ def archive(packed: str, name: str = "") -> str:
     (record,) = [record for record in records() if record.name == packed]
     texts = []
     for part in parts(packed):
-        if name and part.section.name != name:
+        if name and part.experiment.name != name:
             continue
-        place = f"{part.section.name}-in-{packed}"
+        place = f"{part.experiment.name}-in-{packed}"
         _html[place] = _drawn(part, place)
-        missing = part.section.missing(part.group.rows)
+        missing = part.missing
         lacks = f"\n\nNo rows for: {' · '.join(missing)}." if missing else ""
         texts.append(
             f"### {packed}: {record.setting}\n\n{summary(part.results)} Decided on the rows in "
@@ -137,16 +138,14 @@ def figure(packed: str) -> str:
     """The first figure of the rows of an archive."""
     part = parts(packed)[0]
     place = f"first-figure-of-{packed}"
-    first = figures_of(part.section, part.group.rows)[0]
+    first = part.figures[0]
     _html[place] = f'<div class="from-rows">{figure_html(replace(first, name=place))}</div>'
     return f'<div data-place="{place}"></div>'
 
 
 def _drawn(part: Part, place: str) -> str:
-    rows = part.group.rows
-    figures = [replace(figure, name=f"{place}-{figure.name}") for figure in figures_of(part.section, rows)]
-    numbers = part.section.table(rows)
-    html = [claims_table(part.results), *([numbers] if numbers else []), *map(figure_html, figures)]
+    figures = [replace(figure, name=f"{place}-{figure.name}") for figure in part.figures]
+    html = [claims_table(part.results), *([part.table] if part.table else []), *map(figure_html, figures)]
     return '<div class="from-rows" data-search-exclude>' + "\n".join(html) + "</div>"
 
 
@@ -186,7 +185,7 @@ def summary_table(_: str) -> str:
             failed = dict.fromkeys(
                 claim.says for claim, evidence in part.results if evidence.verdict == FAILS
             )
-            page = f"[{part.section.name}](reproduce/{part.section.name}.md), `{record.name}`"
+            page = f"[{part.experiment.name}](reproduce/{part.experiment.name}.md), `{record.name}`"
             numbers = " / ".join(str(count[verdict]) for verdict in (HOLDS, FAILS, UNCLEAR))
             lines.append(f"| {page} | {record.seeds} | {numbers} | {' '.join(failed) or '–'} |")
     return "\n".join(lines)

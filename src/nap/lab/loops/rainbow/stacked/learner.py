@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from nap.lab.loops.common.graph import at_once, captured, compiled
-from nap.lab.loops.common.watch import Seen, watched
+from nap.lab.loops.common.cuda_graph import capture, compile_static, on_streams
+from nap.lab.loops.common.nonfinite import MonitorState, monitor_after
 from nap.lab.loops.rainbow import c51
 from nap.lab.loops.rainbow.learner import PRIORITY_LIMIT, Learner, as_it_is, importance_weights
 from nap.lab.loops.rainbow.replay import Batch, Replay
@@ -48,7 +48,7 @@ class StackedLearner:
             self._adopt_(k, learner)
         self.rates = share_([learner.rate for learner in learners])
         self.corrections = share_([learner.correction for learner in learners])
-        self.seen = Seen(
+        self.monitor = MonitorState(
             *(share_(tensors) for tensors in zip(*(x.watch.tensors for x in learners), strict=True))
         )
         self.clip_factors = share_([learner.too_long for learner in learners])
@@ -66,7 +66,7 @@ class StackedLearner:
         cuda = self.device.type == "cuda"
         self._sides = [torch.cuda.Stream(self.device) for _ in range(2)] if cuda else []
         self._knobs: tuple[tuple[float, ...], float] | None = None
-        prepared = compiled if compile_ else as_it_is
+        prepared = compile_static if compile_ else as_it_is
         self._draw, self._weighed = prepared(replay.draw), prepared(self.weighed)
         self._best, self._values, self._taken = (prepared(f) for f in (self.best, self.values, self.taken))
         self._step_, self._rank_ = prepared(self.step_), prepared(self.rank_)
@@ -102,7 +102,7 @@ class StackedLearner:
             torch.rand(self._u.shape[1:], generator=generator, out=self._u[k])
             torch.rand(self._v.shape[1:], generator=generator, out=self._v[k])
         batch = self._draw(self._u)
-        best, values, taken = at_once(
+        best, values, taken = on_streams(
             self._sides,
             lambda: self._best(batch.next_states, self._v[:, 1:2]),
             lambda: self._values(batch.next_states, self._v[:, 2:3]),
@@ -149,8 +149,8 @@ class StackedLearner:
     def step_(self, losses: Tensor) -> None:
         """See losses and gradients, clip those, and make a step of Adam; then back to the radii."""
         norms = self.blocks.squares(self.gradients).sqrt().mT[:, self._watched].to(losses.dtype)
-        seen, norm = vmap(watched)(self.seen, losses, norms)
-        for tensor, now in zip(self.seen, seen, strict=True):
+        state, norm = vmap(monitor_after)(self.monitor, losses, norms)
+        for tensor, now in zip(self.monitor, state, strict=True):
             tensor.copy_(now)
         self.clip_factors.copy_((norm / self.settings.clip).clamp(min=1))
         self._adam_()
@@ -163,7 +163,7 @@ class StackedLearner:
         self.replay.update_(slots, losses.clamp(max=PRIORITY_LIMIT))
 
     def _adam_(self) -> None:
-        sound = self.seen.broken == 0
+        sound = self.monitor.broken == 0
         self.steps.add_(sound)
         of, dtype = self.blocks.of_agents, self.weights.dtype
         first, second = (1 - beta ** self.steps.double() for beta in BETAS)
@@ -208,8 +208,8 @@ class StackedLearner:
     def _captured(self) -> Callable[[], None]:
         """An update as a graph; all is as before."""
         self.replay.mass.fill_(1.0)  # something to draw
-        own = [self.weights, self.mean, self.square, self.steps, self.clip_factors, *self.seen]
-        update = captured(self._learn, [*own, *self.replay.small_tensors], self.generators)
+        own = [self.weights, self.mean, self.square, self.steps, self.clip_factors, *self.monitor]
+        update = capture(self._learn, [*own, *self.replay.small_tensors], self.generators)
         self.replay.clear_()
         return update
 

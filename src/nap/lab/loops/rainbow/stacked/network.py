@@ -67,9 +67,9 @@ class StackedNet:
         x = frames.flatten(2, -3).to(weights["value_head.mu.weight"].dtype) / 255.0
         x = F.pixel_unshuffle(x, self.fold).movedim(2, -1)  # (K, B, H, W, C)
         for name, layer in self._convolutions.items():
-            x = patches(x, layer.kernel_size, layer.stride)
-            weight = weights[f"{name}.weight"][0].permute(0, 1, 3, 4, 2).flatten(2)  # (K, out, kh · kw · in)
-            y = torch.bmm(x.flatten(1, 3), weight.mT).view(*x.shape[:-1], -1)
+            weight = weights[f"{name}.weight"][0]
+            x, matrix = patches(x, weight, layer.stride)
+            y = torch.bmm(x.flatten(1, 3), matrix.mT).view(*x.shape[:-1], -1)
             x = F.relu(_normalised(y, weights, name, 3))
         return x.movedim(-1, 2).flatten(2)
 
@@ -113,15 +113,29 @@ def _normalised(
     return y if offset is None else y + offset
 
 
-def patches(x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    """What each place of a convolution sees, (K, B, h, w, kh · kw · C), of images (K, B, H, W, C)."""
-    tall, wide = ((n - k) // s + 1 for n, k, s in zip(x.shape[2:4], kernel, stride, strict=True))
+def patches(x: Tensor, weight: Tensor, stride: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """What each place of a convolution sees, (K, B, h, w, n), and its kernels as matrices (K, out, n).
+
+    Args:
+        x: images (K, B, H, W, C).
+        weight: (K, out, C, kh, kw).
+
+    Where the stride divides kernel and image, the places of a step become one place with more channels: a
+    kernel of 4×4 with stride 2 is one of 2×2, which takes 4 slices of the image and not 16.
+    """
     down, across = stride
-    return torch.cat(
-        [
-            x[:, :, i : i + down * tall : down, j : j + across * wide : across]
-            for i in range(kernel[0])
-            for j in range(kernel[1])
-        ],
-        -1,
-    )
+    sizes = (weight.shape[3], weight.shape[4], *x.shape[2:4])
+    if all(size % step == 0 for size, step in zip(sizes, (down, across, down, across), strict=True)):
+        x = x.unflatten(3, (-1, across)).unflatten(2, (-1, down))  # (K, B, H', down, W', across, C)
+        x = x.permute(0, 1, 2, 4, 3, 5, 6).flatten(4)
+        weight = weight.unflatten(4, (-1, across)).unflatten(3, (-1, down))  # (K, out, C, a, down, b, across)
+        weight = weight.permute(0, 1, 4, 6, 2, 3, 5).flatten(2, 4)
+        down = across = 1
+    kernel = weight.shape[3:]
+    tall, wide = ((n - k) // s + 1 for n, k, s in zip(x.shape[2:4], kernel, (down, across), strict=True))
+    seen = [
+        x[:, :, i : i + down * tall : down, j : j + across * wide : across]
+        for i in range(kernel[0])
+        for j in range(kernel[1])
+    ]
+    return torch.cat(seen, -1), weight.permute(0, 1, 3, 4, 2).flatten(2)

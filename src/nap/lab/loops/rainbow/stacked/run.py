@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nap.lab.loops.common.graph import captured, compiled
+from nap.lab.loops.common.cuda_graph import capture, compile_static
 from nap.lab.loops.rainbow.atari import cores
 from nap.lab.loops.rainbow.replay import Outcome, Replay
 from nap.lab.loops.rainbow.run import WORTH_COMPILING, RainbowRun
@@ -126,11 +126,11 @@ class StackedActor:
         cuda = learner.device.type == "cuda"
         self._announced = torch.zeros(self.actions.shape, dtype=torch.int64, pin_memory=cuda)
         self._arrived = torch.cuda.Event(blocking=True) if cuda else None
-        self._best = compiled(self.best) if compile_ else self.best
+        self._best = compile_static(self.best) if compile_ else self.best
         self._turn: Callable[[], None] = self._take_in
         if graph:
             changing = [*self.replay.small_tensors, self.actions]
-            self._turn = captured(self._take_in, changing, learner.generators)
+            self._turn = capture(self._take_in, changing, learner.generators)
 
     def turn(self) -> None:
         """Store `outcome`, what the games did with `actions`, and put the next actions in their place."""

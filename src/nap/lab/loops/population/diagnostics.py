@@ -1,0 +1,109 @@
+"""What is measured of a population between epochs, each number once for every member."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+import nap
+from nap import diagnostics
+from nap.lab.loops.population.learner import Learner, member_norms
+from nap.lab.loops.population.stacking import Stacked
+from nap.rates.learning_rate import Update, effective_lr
+from nap.weights import WEIGHT_ROLES, Role
+
+Numbers = dict[str, Tensor]  # (K,) each
+
+
+def activations(body: nn.Module, parameters: Stacked, x: Tensor) -> list[Tensor]:
+    """The outputs of a sequential body's nonlinearities, in order; the last are the features."""
+    found = []
+    for name, module in body.named_children():
+        own = {key.partition(".")[2]: p for key, p in parameters.items() if key.partition(".")[0] == name}
+        x = functional_call(module, own, (x,))
+        if isinstance(module, diagnostics.ACTIVATIONS):
+            found.append(x)
+    return found
+
+
+def of_body(parameters: Stacked) -> Stacked:
+    """The parameters of a network's body, by their names in it."""
+    return {name.removeprefix("body."): p for name, p in parameters.items() if name.startswith("body.")}
+
+
+@torch.no_grad()
+def unit_numbers(learner: Learner, x: Tensor) -> Numbers:
+    """Unused units and rank of the features that the head reads, on a probe batch (K, B, …)."""
+
+    def features(parameters: Stacked, x: Tensor) -> Tensor:
+        return activations(learner.skeleton.get_submodule("body"), parameters, x)[-1]
+
+    measures: dict[str, Callable[[Tensor], Tensor]] = {
+        "dead_units": lambda f: diagnostics.dead_units(f.relu()),  # a leaky unit below zero is linear, too
+        "linearized_units": lambda f: diagnostics.linearized_units(f.relu()),
+        "dormant_units": diagnostics.dormant_units,
+        "feature_rank": diagnostics.feature_rank,
+    }
+    of = vmap(features)(of_body(learner.parameters), x)
+    return {name: vmap(measure)(of) for name, measure in measures.items()}
+
+
+@torch.no_grad()
+def dead_masks(learner: Learner, x: Tensor) -> Tensor:
+    """Which units of all hidden layers are zero on all of a probe batch, (K, units); channels are units."""
+
+    def masks(parameters: Stacked, x: Tensor) -> Tensor:
+        layers = activations(learner.skeleton.get_submodule("body"), parameters, x)
+        return torch.cat([(layer.transpose(0, 1).flatten(1) <= 0).all(1) for layer in layers])
+
+    return vmap(masks)(of_body(learner.parameters), x)
+
+
+def norm_numbers(learner: Learner) -> Numbers:
+    """Norms of all parameters, and of the matrix-like weights; and the rate that these norms leave."""
+    table = nap.weight_groups(learner.skeleton)
+    weights = [learner.parameters[row.name] for row in table.of(*WEIGHT_ROLES)]
+    numbers = {
+        "parameter_norm": member_norms(list(learner.parameters.values())),
+        "weight_norm": member_norms(weights),
+    }
+    followed = [row.name for row in table.of(Role.SCALE_INVARIANT, Role.NORMALISED)]
+    if followed:
+        update = Update.NORMALISED if learner.recipe.optimizer == "Adam" else Update.RAW
+        rate = torch.tensor(learner.recipe.learning_rate, dtype=torch.float64)
+        rates = [
+            effective_lr(rate.to(norms), norms, update=update)
+            for norms in (member_norms([learner.parameters[name]]) for name in followed)
+        ]
+        numbers["effective_rate"] = torch.stack(rates).log().mean(0).exp()
+    return numbers
+
+
+def scale_drift(learner: Learner) -> Numbers:
+    """How far the norms' scales and offsets are from (1, 0), root mean square; nothing without norms."""
+    rows = nap.weight_groups(learner.skeleton).of(Role.AFFINE)
+    if not rows:
+        return {}
+    moved = [learner.parameters[row.name] - learner.initial[row.name] for row in rows]
+    entries = sum(m[0].numel() for m in moved)
+    return {"affine_drift": member_norms(moved) / entries**0.5}
+
+
+def jacobian_norms(learner: Learner, x: Tensor) -> Numbers:
+    """Mean over a probe batch of ‖∂f(x)/∂x‖."""
+
+    def one(parameters: Stacked, x: Tensor) -> Tensor:
+        return diagnostics.jacobian_norm(learner.skeleton, x, parameters=parameters)
+
+    parameters = {name: p.detach() for name, p in learner.parameters.items()}
+    return {"jacobian_norm": vmap(one, chunk_size=1)(parameters, x)}  # all at once take gigabytes
+
+
+def gradient_norms(learner: Learner, x: Tensor, y: Tensor) -> Tensor:
+    """‖∇ loss‖ of each member on a probe batch, without an update."""
+    losses, _ = learner.losses(learner.parameters, x, y)
+    gradients = torch.autograd.grad(losses.sum(), list(learner.parameters.values()))
+    return member_norms(gradients)
