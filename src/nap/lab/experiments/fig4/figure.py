@@ -6,8 +6,7 @@ from itertools import product
 from typing import Any
 
 from nap.lab.loops.population.arms import LAYER_NORM
-from nap.lab.report.limits import share_limits
-from nap.lab.report.panels import Figure, Measure, Panel, arms_of, panel
+from nap.lab.report.panels import Figure, Measure, Panel, arms_of, panel, share_limits
 from nap.lab.report.style import (
     BLACK,
     BLUE,
