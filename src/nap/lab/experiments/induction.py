@@ -17,8 +17,8 @@ from nap.lab.loops.language.arms import (
     NORM_ONLY_RMS,
     PROJECTION_ONLY,
 )
-from nap.lab.loops.language.run import CopyingWork
-from nap.lab.loops.language.settings import CopyingConfig, StringTraining, TransformerConfig, copies
+from nap.lab.loops.language.settings import CopyingConfig, StringTraining, TransformerConfig, parse_form
+from nap.lab.loops.language.string_run import CopyingWork
 from nap.validation import check_range as check
 
 ARMS = (BASELINE, PROJECTION_ONLY, NORM_ONLY, NAP, NAP_NO_SCALE, NORM_ONLY_RMS, NAP_RMS)
@@ -38,7 +38,7 @@ class Induction(TransformerConfig, StringTraining):
     """strings of a data set, where its form does not say how many"""
     steps: int = 10_000
     """updates"""
-    every: int = 100
+    eval_every: int = 100
     """updates between two rows"""
     arms: tuple[ArmName, ...] = PAPERS_ARMS
     """arms to train"""
@@ -46,7 +46,7 @@ class Induction(TransformerConfig, StringTraining):
     def __post_init__(self) -> None:
         TransformerConfig.__post_init__(self)
         StringTraining.__post_init__(self)
-        for name in ("steps", "every"):
+        for name in ("steps", "eval_every"):
             check(self, name, getattr(self, name), 1)
         for form in self.forms:
             self.copying(form)
@@ -61,9 +61,9 @@ class Induction(TransformerConfig, StringTraining):
         shared = {
             name: getattr(self, name) for name in CopyingConfig.__dataclass_fields__ if hasattr(self, name)
         }
-        asked = copies(form, self.strings)
+        lengths = parse_form(form, self.strings)
         try:
-            return CopyingConfig(**shared | asked)
+            return CopyingConfig(**shared | lengths)
         except ValueError as error:
             raise ValueError(f"--forms {form}: {error}") from error
 
@@ -94,7 +94,7 @@ DEMO = Induction(
     strings=4096,
     forms=("16+12",),
     steps=500,
-    every=25,
+    eval_every=25,
     batch_size=64,
     learning_rate=3e-3,
 )

@@ -16,10 +16,10 @@ from nap.lab.loops.language.arms import (
     NAP_RMS,
     NORM_ONLY,
     NORM_ONLY_RMS,
-    decayed,
+    with_weight_decay,
 )
-from nap.lab.loops.language.run import MemorizationWork
 from nap.lab.loops.language.settings import MemorizationConfig, MemorizationRunConfig
+from nap.lab.loops.language.string_run import MemorizationWork
 from nap.lab.loops.population.settings import TaskChanges
 from nap.validation import check_range as check
 
@@ -46,7 +46,9 @@ class Strings(MemorizationConfig, TaskChanges):
 
 def runs(config: Strings) -> list[Run]:
     """A run for each treatment of the optimizer, arm and seed."""
-    arms = [arm for arm in ARMS if arm.name in config.arms] + [decayed(d) for d in config.weight_decays]
+    arms = [arm for arm in ARMS if arm.name in config.arms] + [
+        with_weight_decay(d) for d in config.weight_decays
+    ]
     tags = {"experiment": "strings", "chance": 1 / config.vocabulary}
     settings = vars(settings_of(config, MemorizationConfig))
     found: list[Run] = []

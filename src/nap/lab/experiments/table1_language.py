@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.seeded_runs import seeded_runs, settings_of
 from nap.lab.loops.language.arms import BASELINE, NAP, NAP_RMS, NORM_ONLY, NORM_ONLY_RMS
-from nap.lab.loops.language.examined import ExaminedWork
+from nap.lab.loops.language.language_model_run import LanguageModelWork
 from nap.lab.loops.language.settings import LanguageModelConfig
 
 ARMS = (BASELINE, NORM_ONLY, NAP, NORM_ONLY_RMS, NAP_RMS)
@@ -29,7 +29,7 @@ def runs(config: Language) -> list[Run]:
     arms = [arm for arm in ARMS if arm.name in config.arms]
     tags = {"experiment": "table1-language"}
     return seeded_runs(
-        config, arms, settings_of(config, LanguageModelConfig), ExaminedWork, tags, spreads=True
+        config, arms, settings_of(config, LanguageModelConfig), LanguageModelWork, tags, spreads=True
     )
 
 
@@ -37,11 +37,11 @@ PAPER = Language(
     blocks=12,
     heads=12,
     width=1536,
-    tied=True,
+    tie_embeddings=True,
     text=("c4",),
-    tokens=2_000_000_000,  # 30,000 batches of 128 × 512 are 1.97 billion
+    max_tokens=2_000_000_000,  # 30,000 batches of 128 × 512 are 1.97 billion
     tokenizer="gpt-neox-tokenizer",
-    exams=SETS,
+    eval_sets=SETS,
 )
 SMALL = replace(
     PAPER,
@@ -49,12 +49,12 @@ SMALL = replace(
     heads=8,
     width=512,
     text=("text8", "c4-sample"),
-    tokens=0,
+    max_tokens=0,
     tokenizer="bpe-8192",
     batch_size=64,
     steps=1_500,
-    every=100,
-    warm_up=150,
+    eval_every=100,
+    warmup_steps=150,
     learning_rate=1e-3,
 )
 DEMO = Language(
@@ -66,10 +66,10 @@ DEMO = Language(
     length=64,
     batch_size=16,
     steps=200,
-    every=20,
-    warm_up=20,
+    eval_every=20,
+    warmup_steps=20,
     learning_rate=1e-2,
-    judged=64,
+    valid_windows=64,
     arms=get_args(ArmName)[:3],
 )
 

@@ -180,7 +180,7 @@ SECTIONS = (
         language.missing,
         "NaP does not get in the way of a language model; on other texts and on questions it is slightly "
         "better than the baseline and than norms alone.",
-        language.exams,
+        language.evaluation,
     ),
     Section(
         "induction",
