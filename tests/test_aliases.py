@@ -21,7 +21,7 @@ from nap.lab.experiments.tasks import chosen, folder_of
 from nap.lab.launch.found import look, settings_apart
 from nap.lab.options import parse
 from nap.lab.report.facts import read_run
-from nap.lab.runner import Outcome, RunFolder, carry_out
+from nap.lab.runner import Outcome, RunFolder, run_work
 from tiny_experiment import EXPERIMENT, TinyConfig
 
 EVIDENCE = Path(__file__).parents[1] / "evidence"
@@ -139,7 +139,7 @@ def carry(path: Path, about: dict[str, Any], names: tuple[str, str, str], stop: 
     work = Named(*names)
     work.total = stop
     with RunFolder.open(path, **about) as folder:
-        return carry_out(work, folder, device=torch.device("cpu"), checkpoint_every_seconds=0.0)
+        return run_work(work, folder, device=torch.device("cpu"), checkpoint_every_seconds=0.0)
 
 
 OLD_ROWS, NEW_ROWS = ("NaP of old", "task_of_old", "exam_of_old"), ("NaP", "task", "evaluation")
@@ -177,7 +177,7 @@ def test_a_half_done_folder_goes_on_under_the_names_of_its_rows(
             raise Stops
 
     with RunFolder.open(tmp_path / "broken", **OLDER) as folder, pytest.raises(Stops):
-        carry_out(broken, folder, device=torch.device("cpu"), checkpoint_every_seconds=0.0, on_progress=stop)
+        run_work(broken, folder, device=torch.device("cpu"), checkpoint_every_seconds=0.0, on_progress=stop)
     request.getfixturevalue("renamed")
     assert carry(tmp_path / "broken", NEW, NEW_ROWS).exit_code == 0
     for file in ("rows.jsonl", "config.json"):

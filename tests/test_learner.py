@@ -14,7 +14,7 @@ from nap.lab.datasets.streams import batches
 from nap.lab.loops.population.arms import NAP, NO_NORM, Arm
 from nap.lab.loops.population.continual import ContinualWork, Row
 from nap.lab.loops.population.learner import Learner, Recipe
-from nap.lab.runner import NotFinite, RunFolder, carry_out
+from nap.lab.runner import NotFinite, RunFolder, run_work
 from nap.methods import Method, Training
 from plain_loop import PlainLoop
 from tiny_runs import (
@@ -201,10 +201,10 @@ def test_a_refused_run_resumes_from_a_finite_checkpoint(tmp_path: Path) -> None:
 
     with RunFolder.open(tmp_path, **about) as folder:
         with pytest.raises(NotFinite, match=r"step 1[0-2];"):
-            carry_out(continual(NAP), folder, on_progress=spoil, **often)
+            run_work(continual(NAP), folder, on_progress=spoil, **often)
         assert folder.manifest()[0].finished is None
         mended, rows, began = continual(NAP), list[Row](), list[int]()
-        carry_out(
+        run_work(
             mended, folder, on_progress=lambda work: began.append(work.done), on_rows=rows.extend, **often
         )
     assert began[0] == 3

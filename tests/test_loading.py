@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-from crews import CPU
 from nap.lab.datasets.image_files import load_image_folders
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.common.work import NetworkRun
@@ -36,6 +35,7 @@ from nap.lab.loops.supervised.shared_memory import WorkerLost, check_room, in_pl
 from nap.lab.loops.supervised.viewing import ImageNetConfig
 from nap.lab.runner.machine import SIDE_BY_SIDE
 from small_images import write_folders
+from two_processes import CPU
 
 A_PASS = 3  # of 30 images in batches of 8
 

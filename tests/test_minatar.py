@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from nap.lab.experiments.experiment import experiments
+from nap.lab.experiments import experiments
 from nap.lab.loops.rainbow import minatar
 from nap.lab.loops.rainbow.games import MINATAR, make
 from nap.lab.loops.rainbow.minatar import MinAtar

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from nap.lab.cli import main
-from nap.lab.experiments.experiment import experiments
+from nap.lab.experiments import experiments
 from nap.lab.loops.rainbow.run import RainbowRun
 from nap.lab.loops.rainbow.settings import Changes
 from nap.lab.loops.rainbow.variants import NAP, NAP_LINEAR, RAINBOW, Variant
-from nap.lab.runner import RunFolder, carry_out
+from nap.lab.runner import RunFolder, run_work
 from nap.lab.runner.checkpoint import load
 from nap.lab.runner.content import checksum, plain
 from sittings import start
@@ -90,9 +90,9 @@ def test_a_killed_run_folder_resumes(tmp_path: Path) -> None:
             stop.signal = "SIGTERM"
 
     with folder() as home:
-        assert carry_out(agent(NAP), home, device=CPU, stop=stop, on_progress=after_one).reason == "stopped"
+        assert run_work(agent(NAP), home, device=CPU, stop=stop, on_progress=after_one).reason == "stopped"
     with folder() as home:
-        assert carry_out(agent(NAP), home, device=CPU).reason == "finished"
+        assert run_work(agent(NAP), home, device=CPU).reason == "finished"
         lines = (home.path / "rows.jsonl").read_text().splitlines()
         left = {file.name for file in home.path.glob("checkpoint*")}
         assert left == {"checkpoint.pt"}  # of a finished run one is enough, and without its replay
@@ -109,7 +109,7 @@ def sitting(path: Path, kill_at: int, events: Any) -> None:
 
     work = agent(NAP, games=("catch", "catch-mirrored"))
     with RunFolder.open(path, experiment="fig3", scale="demo", run="run", config={"agent": "NaP"}) as home:
-        carry_out(work, home, device=CPU, checkpoint_every_seconds=0, save_share=1, on_progress=killed)
+        run_work(work, home, device=CPU, checkpoint_every_seconds=0, save_share=1, on_progress=killed)
     os._exit(0)
 
 

@@ -22,8 +22,8 @@ import pytest
 import tiny_experiment
 from nap.lab import rows
 from nap.lab.cli import main
-from nap.lab.experiments import arm_runs
-from nap.lab.experiments.experiment import MODULES
+from nap.lab.experiments import MODULES
+from nap.lab.experiments.common import runs as common
 from nap.lab.loops.population.continual import ContinualWork
 from small_work import manifest
 
@@ -137,7 +137,7 @@ def test_numbers_gone_wild_end_their_run_and_the_others_go_on(capsys: pytest.Cap
 def test_bad_settings_are_refused_before_data_is_loaded(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str, answer: str
 ) -> None:
-    monkeypatch.setattr(arm_runs, "load", lambda *args, **options: pytest.fail("too early"))
+    monkeypatch.setattr(common, "load", lambda *args, **options: pytest.fail("too early"))
     assert main([*FIG1, *words.split()]) == 2
     assert answer in capsys.readouterr().err
     assert not Path("results").exists()

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import nap
 from nap.lab.datasets.streams import batches
-from nap.lab.experiments.experiment import experiments
-from nap.lab.experiments.induction import Induction
+from nap.lab.experiments import experiments
+from nap.lab.experiments.induction.config import InductionConfig
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import (
     BASELINE,
@@ -312,14 +312,14 @@ def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="'100' is no form of strings"):
         parse_form("100", 7)
     with pytest.raises(ValueError, match=r"--forms 8\+12: .* suffix must be between 3 and 8"):
-        Induction(forms=("16+12", "8+12"))
+        InductionConfig(forms=("16+12", "8+12"))
     with pytest.raises(ValueError, match=r"--forms 0x16\+12: .* strings must be at least 128"):
-        Induction(forms=("0x16+12",))
+        InductionConfig(forms=("0x16+12",))
     with pytest.raises(ValueError, match=r"^width is 15, which 8 heads cannot share"):
-        Induction(width=15)
+        InductionConfig(width=15)
     with pytest.raises(ValueError, match=r"strings is 512, but every form says how many it has: 200x16\+12"):
-        Induction(strings=512, forms=("200x16+12",))
-    assert Induction(strings=512).copying("412+100").strings == 512
+        InductionConfig(strings=512, forms=("200x16+12",))
+    assert InductionConfig(strings=512).copying("412+100").strings == 512
     with pytest.raises(ValueError, match="width is 15, which sines and cosines cannot share"):
         replace(MEMORISING, width=15, heads=3, positions="sines")
     with pytest.raises(ValueError, match="3 heads cannot share"):

@@ -18,7 +18,8 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 from nap.lab.cli import main
-from nap.lab.experiments.table1_cifar import DEMO, runs
+from nap.lab.experiments.table1_cifar.config import DEMO
+from nap.lab.experiments.table1_cifar.runs import runs
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.build import build

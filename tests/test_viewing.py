@@ -16,7 +16,6 @@ import torch
 from PIL import Image
 from torch import nn
 
-from crews import CPU, both
 from nap.lab import rows as row_files
 from nap.lab.cli import main
 from nap.lab.datasets.image_files import BrokenImage, load_image_folders
@@ -30,11 +29,12 @@ from nap.lab.loops.supervised.loading import workers_for
 from nap.lab.loops.supervised.random_resized_crop import ResizedCrops, middle_box, random_box
 from nap.lab.loops.supervised.viewing import ImageNetConfig
 from nap.lab.models.vgg import vgg
-from nap.lab.runner import crew as crews
-from nap.lab.runner.crew import Crew
+from nap.lab.runner import distributed
+from nap.lab.runner.distributed import ProcessGroup
 from nap.lab.runner.work import NotFinite
 from recordings import run_and_put_back
 from small_images import picture, write_folders, write_shards
+from two_processes import CPU, both
 
 Row = dict[str, Any]
 TINY = ImageNetConfig(
@@ -310,13 +310,13 @@ def test_settings_and_data_that_do_not_fit_are_refused(images: str, monkeypatch:
     monkeypatch.setenv("NAP_WORKERS", "many")
     with pytest.raises(ValueError, match="NAP_WORKERS=many"):
         workers_for(CPU)
-    monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 2), sharing="fsdp"))
+    monkeypatch.setattr(distributed, "_group", ProcessGroup(distributed.Rank(0, 2), parallel="fsdp"))
     with pytest.raises(ValueError, match=r"has a copy of this network \(ddp\).*choose ddp"):
         work(replace(TINY, images=images))
-    monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 2)))
-    with pytest.raises(ValueError, match="a graph is for a process that is alone, here are 2"):
+    monkeypatch.setattr(distributed, "_group", ProcessGroup(distributed.Rank(0, 2)))
+    with pytest.raises(ValueError, match="a graph is for one process, here are 2"):
         work(replace(TINY, images=images), graph=True)
-    monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 3)))
+    monkeypatch.setattr(distributed, "_group", ProcessGroup(distributed.Rank(0, 3)))
     with pytest.raises(ValueError, match="batch_size is 8, which 3 processes cannot share"):
         work(replace(TINY, images=images))
 
@@ -375,7 +375,7 @@ def work_on(config: ImageNetConfig, make: Any) -> ImageNetWork:
         return work(config)
 
 
-def everything(crew: Crew, config: ImageNetConfig, state: Row) -> Row:
+def everything(group: ProcessGroup, config: ImageNetConfig, state: Row) -> Row:
     imagenet_run.STRETCH = 4
     rest = work_on(config, without_batch_norm)
     rest.load_state_dict(state)
@@ -390,7 +390,7 @@ def test_two_processes_compute_what_one_does(
     monkeypatch.setattr(imagenet_run, "STRETCH", 4)
     config = replace(TINY, images=images)
     alone = learn(config, without_batch_norm)
-    both_of = both(everything, tmp_path / "crew", config, alone["state"])
+    both_of = both(everything, tmp_path / "processes", config, alone["state"])
     for found in both_of:
         assert_alike(found["plain"]["rows"], alone["rows"])
         assert_alike(found["rest"], alone["rows"])

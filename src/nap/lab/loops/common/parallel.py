@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nap.lab.loops.common.cuda_graph import compile_static
-from nap.lab.runner.crew import Crew
+from nap.lab.runner.distributed import ProcessGroup
 
 
 class Single:
@@ -73,8 +73,8 @@ class Single:
 class DDP(Single):
     """Each process has a replica (DistributedDataParallel)."""
 
-    def __init__(self, crew: Crew):
-        self.rank, self.world_size = crew.rank, crew.size
+    def __init__(self, group: ProcessGroup):
+        self.rank, self.world_size = group.rank, group.world_size
         self._net: Any = None
 
     def wrap(self, model: nn.Module, *, compile_: bool) -> nn.Module:
@@ -101,8 +101,8 @@ class DDP(Single):
 class FSDP(Single):
     """Each process has a shard of every weight, and gathers a block when it comes to it (FSDP2)."""
 
-    def __init__(self, crew: Crew):
-        self.rank, self.world_size = crew.rank, crew.size
+    def __init__(self, group: ProcessGroup):
+        self.rank, self.world_size = group.rank, group.world_size
         self._model: Any = None
         self._compiled = False
 
@@ -157,8 +157,8 @@ class FSDP(Single):
         return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def parallelism(crew: Crew) -> Single:
-    """How the processes of a crew share a network."""
-    if crew.size == 1:
+def parallelism(group: ProcessGroup) -> Single:
+    """How the processes of a group share a network."""
+    if group.world_size == 1:
         return Single()
-    return FSDP(crew) if crew.sharing == "fsdp" else DDP(crew)
+    return FSDP(group) if group.parallel == "fsdp" else DDP(group)

@@ -21,7 +21,7 @@ from nap.lab.loops.language.eval_sets import (
 from nap.lab.loops.language.evaluation import evaluate_questions
 from nap.lab.loops.language.settings import LanguageModelConfig
 from nap.lab.loops.language.trainer import Trainer
-from nap.lab.runner.crew import here
+from nap.lab.runner.distributed import current_group
 from nap.lab.runner.work import OtherInputs
 
 Row = dict[str, Any]
@@ -42,18 +42,18 @@ class LanguageModelWork:
     def __init__(self, what: NetworkRun, device: torch.device, *, compile_: bool | None = None):
         self.what, self.device = what, device
         s: LanguageModelConfig = what.settings
-        crew = here()
-        if s.batch_size // s.grad_accum_steps % crew.size:
+        group = current_group()
+        if s.batch_size // s.grad_accum_steps % group.world_size:
             raise ValueError(
                 f"batch_size is {s.batch_size} in {s.grad_accum_steps} gradient accumulation steps, which "
-                f"{crew.size} processes cannot share; change --batch-size or --grad-accum-steps, or how many "
-                "torchrun starts"
+                f"{group.world_size} processes cannot share; change --batch-size or --grad-accum-steps, or how "
+                "many torchrun starts"
             )
         sources = parse_eval_sets(s.eval_sets)
         eval_sets = {
             name: fingerprint(name, path) for name, path in sources.items()
         }  # tokenizing takes hours
-        with crew.leader_first():
+        with group.rank0_first():
             corpus = load(s.text, s.tokenizer, limit=s.max_tokens or None)
         self.tokenizer = corpus.tokenizer
         self.train = _windows(corpus.train, s, "training part")
@@ -64,7 +64,7 @@ class LanguageModelWork:
             "valid": dict(corpus.valid.about),
             "exams": eval_sets,
         }
-        if not crew.agree(self._read):
+        if not group.all_equal(self._read):
             raise ValueError(
                 f"the processes do not find the same text in {', '.join(s.text)}, or not the same eval sets: "
                 "give all of them the same files"
@@ -75,7 +75,9 @@ class LanguageModelWork:
                 name, path, self.tokenizer, s.length, s.max_eval_examples, trained_on=s.text
             )
         self._micro_batch = s.batch_size // s.grad_accum_steps
-        self._eval_batch = max(1, self._micro_batch // crew.size)  # windows that fit a process in training
+        self._eval_batch = max(
+            1, self._micro_batch // group.world_size
+        )  # windows that fit a process in training
         self.total, self.done = s.steps, 0
         cuda = device.type == "cuda"
         make = transformer_factory(
@@ -98,7 +100,7 @@ class LanguageModelWork:
             clip=s.clip,
             half=cuda,
             compile_=(cuda and s.steps >= WORTH_COMPILING) if compile_ is None else compile_,
-            parallel=parallelism(crew),
+            parallel=parallelism(group),
         )
 
     def step(self) -> list[Row]:

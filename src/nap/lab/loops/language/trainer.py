@@ -175,7 +175,7 @@ class Trainer:
         return row
 
     def state_dict(self) -> dict[str, Any]:
-        """The same from one process and from several; with several, only process 0 gets the tensors."""
+        """The same from one process and from several; with several, only rank 0 gets the tensors."""
         optimizer = self.optimizer.state_dict()
         full = {
             at: {key: self.parallel.full_tensor(value) for key, value in moments.items()}

@@ -28,7 +28,7 @@ from nap.lab.loops.supervised.loading import (
 from nap.lab.loops.supervised.random_resized_crop import ResizedCrops
 from nap.lab.loops.supervised.shared_memory import check_room, in_plain_words
 from nap.lab.loops.supervised.viewing import ImageNetConfig
-from nap.lab.runner.crew import here
+from nap.lab.runner.distributed import current_group
 from nap.lab.runner.work import OtherInputs
 
 STRETCH = 10  # updates between two looks at signals; torchrun grants 30 seconds to the last ones and the save
@@ -60,22 +60,24 @@ class ImageNetWork:
     ):
         self.what, self.device = what, device
         s: ImageNetConfig = what.settings
-        crew = here()
-        if s.batch_size % crew.size:
+        group = current_group()
+        if s.batch_size % group.world_size:
             raise ValueError(
-                f"batch_size is {s.batch_size}, which {crew.size} processes cannot share; "
+                f"batch_size is {s.batch_size}, which {group.world_size} processes cannot share; "
                 "change --batch-size, or how many torchrun starts"
             )
-        if crew.size > 1 and crew.sharing != "ddp":
+        if group.world_size > 1 and group.parallel != "ddp":
             raise ValueError(
-                f"each process has a copy of this network (ddp), and not a piece of it ({crew.sharing}); "
+                f"each process has a copy of this network (ddp), and not a piece of it ({group.parallel}); "
                 "choose ddp, as is the default"
             )
         cuda = device.type == "cuda"
-        self._graph = (cuda and crew.size == 1) if graph is None else graph
-        if self._graph and crew.size > 1:
-            raise ValueError(f"a graph is for a process that is alone, here are {crew.size}: leave it out")
-        with crew.leader_first():
+        self._graph = (cuda and group.world_size == 1) if graph is None else graph
+        if self._graph and group.world_size > 1:
+            raise ValueError(
+                f"a graph is for a process that is alone, here are {group.world_size}: leave it out"
+            )
+        with group.rank0_first():
             found = load_imagenet(s.data, s.images)
         self._about, count = found.about, len(found.train)
         if count < s.batch_size:
@@ -83,8 +85,8 @@ class ImageNetWork:
         self._read = {"train": found.train.fingerprint, "test": found.test.fingerprint}
         looks = ResizedCrops(what.seed, size=s.size, resize=s.resize, smallest=s.smallest, flip=s.flip)
         self.needed = RunBatches(
-            TrainBatches(found.train, looks, s.batch_size, rank=crew.rank, world_size=crew.size),
-            EvalBatches(found.test, looks, s.batch_size, rank=crew.rank, world_size=crew.size),
+            TrainBatches(found.train, looks, s.batch_size, rank=group.rank, world_size=group.world_size),
+            EvalBatches(found.test, looks, s.batch_size, rank=group.rank, world_size=group.world_size),
         )
         self._workers = workers_for(device) if workers is None else workers
         check_room(self._workers, self.needed.batch_bytes)
@@ -105,7 +107,7 @@ class ImageNetWork:
             s,
             half=cuda,
             compile_=(cuda and self.total >= WORTH_COMPILING) if compile_ is None else compile_,
-            parallel=parallelism(crew),
+            parallel=parallelism(group),
         )
 
     @in_plain_words()
