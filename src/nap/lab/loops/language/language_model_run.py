@@ -46,7 +46,7 @@ class LanguageModelWork:
         if s.batch_size // s.grad_accum_steps % group.world_size:
             raise ValueError(
                 f"batch_size is {s.batch_size} in {s.grad_accum_steps} gradient accumulation steps, which "
-                f"{group.world_size} processes cannot share; change --batch-size or --grad-accum-steps, or how "
+                f"{group.world_size} processes cannot share; change --batch-size, --grad-accum-steps or how "
                 "many torchrun starts"
             )
         sources = parse_eval_sets(s.eval_sets)
