@@ -92,7 +92,7 @@ def fig4_world(as_told: bool) -> Iterator[Row]:
             change = 0.01
         else:
             redo = method == "ReDo"
-            level = (0.4 if redo else 0.2) if nap else 0.28 if method in ("ReDo", "regenerative") else 0.3
+            level = (0.4 if redo else 0.2) if nap else 0.28 if method in ("ReDo", "L2 Init") else 0.3
             level -= 0.05 * (permuted and not nap)
             change = -0.3 if redo else -0.05
         norm, units, rank = (10.0, 40.0), (0.1, 0.8), (100.0, 20.0)

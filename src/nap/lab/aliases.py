@@ -23,6 +23,7 @@ SETTINGS: dict[str, str] = {  # keys of configs, at any depth, and the options t
     "induction/every": "eval_every",
     "judged": "valid_windows",
     "recompute": "activation_checkpointing",
+    "regenerative": "l2_init",
     "table1-language/every": "eval_every",
     "table1-language/parts": "grad_accum_steps",
     "table1-language/tokens": "max_tokens",
@@ -30,9 +31,12 @@ SETTINGS: dict[str, str] = {  # keys of configs, at any depth, and the options t
     "tied": "tie_embeddings",
 }
 VALUES: dict[str, dict[str, str]] = {  # new name of a setting or column: {old value: new value}
+    "method": {"regenerative": "L2 Init"},
     "optimizer_state": {"false": "legacy", "true": "reset"},  # it was a switch
 }
 ARMS: dict[str, str] = {  # values of the column "arm" and of --arms; run folders are named after them
+    "NaP + regenerative": "NaP + L2 Init",
+    "regenerative": "L2 Init",
 }
 KINDS: dict[str, str] = {  # values of the column "kind"
     "exam": "evaluation",

@@ -33,6 +33,7 @@ SIZES = {  # the most that a setting may be; paper scale has 1,536 units, 12 blo
     "replay": 10_000_000_000,
     "probe": 100_000_000,
     "together": 10_000,
+    "seeds_per_run": 10_000,
 }
 MOST = 1_000_000_000_000_000  # of any other whole number: steps, tokens, frames
 MAY_BE_INFINITE = ("clip",)  # no clipping
