@@ -212,11 +212,11 @@ def language_world(as_told: bool) -> Iterator[Row]:
     for arm, accuracy in points.items():
         keys = {"experiment": "table1-language", "arm": arm}
         yield from rows_of(keys, {"accuracy": np.linspace(0.1, accuracy, 10)}, steps)
-        for exam in ("held out", "lambada", "piqa"):
+        for eval_set in ("held out", "lambada", "piqa"):
             result = {"accuracy": np.array([accuracy])}
-            if exam != "held out":
-                result["answered"] = np.array([accuracy + 0.1])
-            yield from rows_of(keys | {"kind": "exam", "set": exam}, result, steps[-1:])
+            if eval_set != "held out":
+                result["answer_accuracy"] = np.array([accuracy + 0.1])
+            yield from rows_of(keys | {"kind": "evaluation", "eval_set": eval_set}, result, steps[-1:])
 
 
 def cifar_world(as_told: bool) -> Iterator[Row]:
