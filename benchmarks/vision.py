@@ -84,9 +84,11 @@ def seconds(one: Trainer | StackedTrainer, options: argparse.Namespace) -> float
     wait()
     began = time.perf_counter()
     if isinstance(one, StackedTrainer):
-        one.learn([order] * options.seeds_per_run, range(options.seeds_per_run), lambda step: (1e-3, 1e-3), 0)
+        one.train_epoch(
+            [order] * options.seeds_per_run, range(options.seeds_per_run), lambda step: (1e-3, 1e-3), 0
+        )
     else:
-        one.learn(order, 0, lambda step: (1e-3, 1e-3), 0)
+        one.train_epoch(order, 0, lambda step: (1e-3, 1e-3), 0)
     wait()
     return (time.perf_counter() - began) / options.steps
 
@@ -101,7 +103,9 @@ def main() -> None:
     )
     parser.add_argument("--over", choices=("sample", "position"), default="sample", help="of the norms")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--together", type=int, default=1, help="networks of an arm in one step; vgg only")
+    parser.add_argument(
+        "--seeds-per-run", type=int, default=1, help="networks of an arm in one step; vgg only"
+    )
     parser.add_argument(
         "--stacked", action="store_true", help="a single network, too, as several in one step are computed"
     )

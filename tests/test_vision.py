@@ -110,7 +110,10 @@ def test_the_edges_that_are_asked_for_are_cropped_into() -> None:
     for one, other in combinations(padded, 2):
         assert torch.equal(one[:, 2:-2, 2:-2], other[:, 2:-2, 2:-2])
         assert not torch.equal(one, other)
-    with pytest.raises(ValueError, match="images of 8×8 pixels cannot be padded by 8 with their reflection; lower --crop-padding"):
+    with pytest.raises(
+        ValueError,
+        match="8×8 pixels cannot be padded by 8 with their reflection; lower --crop-padding",
+    ):
         work(BASELINE, replace(TINY, crop_padding=8, padding_mode="reflect"))
 
 
