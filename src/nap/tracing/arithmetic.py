@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nap.tracing import homogeneity
 from nap.tracing.call import Call, Outcome
-from nap.tracing.curves import compared, curved, remark, remark_choice
+from nap.tracing.curves import compared, curved, of_shared_weights, remark, remark_choice
 from nap.tracing.homogeneity import MIXED, NEAR
 from nap.tracing.meetings import masked
 from nap.tracing.noise import multiplied, paired
@@ -27,6 +27,9 @@ _ROUNDINGS = frozenset(  # numbers that jump where what they were made of does n
 )
 _TO_FREQUENCIES = frozenset("fft rfft fft2 rfft2 fftn rfftn stft ihfft".split())  # noqa: SIM905
 _FROM_FREQUENCIES = frozenset("ifft irfft ifft2 irfft2 ifftn irfftn istft hfft".split())  # noqa: SIM905
+_CHUNKS = frozenset(
+    "chunk split split_with_sizes tensor_split hsplit unbind narrow unsafe_chunk unsafe_split".split()  # noqa: SIM905
+)
 _CONSTANT = frozenset(  # what is made depends on what was given for its shape at most
     """zeros ones empty full arange linspace logspace eye rand randn randint randperm zero fill uniform
     exponential log_normal geometric random cauchy empty_strided tril_indices triu_indices size""".split()  # noqa: SIM905
@@ -84,15 +87,9 @@ def _by_own_choice(call: Call, value: Value, masks: bool = False) -> Value:
 
 
 def _by_itself(call: Call, value: Value) -> Value:
-    """A product of two values that one layer made is no linear map of it."""
-    seen: set[tuple[str, int, int]] = set()
-    twice = set()
-    for operand in call.operands:
-        keys = {c.key for c in operand.carry if c.product is None}
-        twice |= seen & keys
-        seen |= keys
-    kept = twice & {c.key for c in value.carry}
-    return curved(call, value, call.tensors, keys=kept, name=f"{call.name} with itself")
+    """A product of two values that are made of the same weights is no linear map of them."""
+    shared = of_shared_weights(call.rec, call.operands)
+    return curved(call, value, call.tensors, keys=shared, name=f"{call.name} with itself")
 
 
 def _shifted(call: Call, value: Value) -> Value:
@@ -121,7 +118,15 @@ def follow_select(call: Call) -> Value:
     remark_choice(call.rec, *call.operands[1:])
     value = _by_own_choice(call, value, masks=True)
     value = replace(value, mask=whole.mask, picked=whole.picked)  # not those of the indices
-    return value.relabel(sliced=True)
+    return value.relabel(sliced=True, **({"chunk": True} if _is_chunk(call) else {}))
+
+
+def _is_chunk(call: Call) -> bool:
+    """Whether a range of features or one of several equal parts is taken, not rows or steps in time."""
+    if call.name == "getitem":
+        index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
+        return isinstance(index[-1], slice) and index[-1] != slice(None) and len(index) > 1
+    return call.name in _CHUNKS
 
 
 def follow_product(call: Call) -> Value:

@@ -65,6 +65,7 @@ class Recorder(TorchFunctionMode):
         self.matrices = {n for n, p in model.named_parameters() if sum(size > 1 for size in p.shape) > 1}
         self.values: dict[int, Value] = {}
         self.streams = Streams()
+        self.lineage: dict[tuple[str, int, int], frozenset[str]] = {}  # result → weights it is linear in
         self.alive: list[Tensor] = []  # ids stay unique only while their tensors live
         self.frames: list[Frame] = []
         self.ancestors: dict[int, frozenset[int]] = {}
@@ -183,6 +184,7 @@ class Recorder(TorchFunctionMode):
             inner[0].spatial,
             inner[0].members,
         )
+        self.lineage[united.key] = frozenset().union(*(self.lineage[c.key] for c in value.carry))
         self.streams.united(united, value.carry, output)
         for c in value.carry:
             self.flow.sinks[c.site].add("sum")
@@ -310,6 +312,8 @@ class Recorder(TorchFunctionMode):
         self.flow.uses[carry.key] = use
         self.streams.made(carry)
         use.joined = frozenset(c.key for value in operands for c in value.carry)
+        whole = {c.key for value in operands for c in value.carry if not c.chunk}
+        self.lineage[carry.key] = use.sources.union(*(self.lineage[key] for key in whole))
         self.made = use
         for value in operands:
             meet_curves(self, value)
