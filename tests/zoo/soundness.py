@@ -267,9 +267,13 @@ def lost_gradients(original: nn.Module, model: nn.Module, args: Any, kwargs: Map
             continue  # a norm behind a layer that gets none either
         if before.get(name, 1.0) is not None and size is None:
             found.append(f"{name} has no gradient")
-        elif size is not None and 0 < size < NOISE and not 0 < (before.get(_replaced(name), 1.0) or 1.0) < NOISE:
+        elif _is_rounding(size) and not _is_rounding(before.get(_replaced(name))):
             found.append(f"the gradient of {name} is rounding: {size:.1e}")
     return found
+
+
+def _is_rounding(size: float | None) -> bool:
+    return size is not None and 0 < size < NOISE
 
 
 def _replaced(name: str) -> str:

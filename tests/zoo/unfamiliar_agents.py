@@ -25,7 +25,9 @@ def iqn():
         cos = torch.cos(torch.arange(1, 9) * math.pi * tau)
         return net.head(net.body(x)[:, None] * F.relu(net.cos(cos))).mean(1)
 
-    return Written(forward, body=nn.Sequential(nn.Linear(6, 8), nn.ReLU()), cos=nn.Linear(8, 8), head=mlp(8, 8, 2)), OBS
+    return Written(
+        forward, body=nn.Sequential(nn.Linear(6, 8), nn.ReLU()), cos=nn.Linear(8, 8), head=mlp(8, 8, 2)
+    ), OBS
 
 
 @FAMILY.entry("critic of concatenated observation and action")
@@ -96,9 +98,12 @@ def bmm_ensemble():
         return torch.baddbmm(net.b2, h, net.w2).chunk(2, -1)
 
     return Written(
-        forward, w1=nn.Parameter(torch.randn(4, 6, 8)), b1=nn.Parameter(torch.zeros(4, 1, 8)),
-        w2=nn.Parameter(torch.randn(4, 8, 4)), b2=nn.Parameter(torch.zeros(4, 1, 4)),
-    ), OBS  # fmt: skip
+        forward,
+        w1=nn.Parameter(torch.randn(4, 6, 8)),
+        b1=nn.Parameter(torch.zeros(4, 1, 8)),
+        w2=nn.Parameter(torch.randn(4, 8, 4)),
+        b2=nn.Parameter(torch.zeros(4, 1, 4)),
+    ), OBS
 
 
 @FAMILY.entry("prior that is not learnt")
@@ -116,8 +121,13 @@ def temporal():
         scores = net.score(h.tanh()).squeeze(-1).softmax(-1)
         return net.head(F.relu((scores[..., None] * h).sum(1)))
 
-    return Written(forward, inp=nn.Linear(3, 8), pos=nn.Parameter(torch.randn(4, 8)), score=nn.Linear(8, 1),
-                   head=nn.Linear(8, 2)), OBS  # fmt: skip
+    return Written(
+        forward,
+        inp=nn.Linear(3, 8),
+        pos=nn.Parameter(torch.randn(4, 8)),
+        score=nn.Linear(8, 1),
+        head=nn.Linear(8, 2),
+    ), OBS
 
 
 @FAMILY.entry("rewards in two-hot bins")
@@ -137,7 +147,9 @@ def hand_norm():
         h = (f * torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + 1e-6)).type_as(h) * net.scale
         return net.down(F.silu(h))
 
-    return Written(forward, up=nn.Linear(6, 8, bias=False), scale=nn.Parameter(torch.ones(8)), down=nn.Linear(8, 2)), OBS
+    return Written(
+        forward, up=nn.Linear(6, 8, bias=False), scale=nn.Parameter(torch.ones(8)), down=nn.Linear(8, 2)
+    ), OBS
 
 
 @FAMILY.entry("numbers through numpy")
@@ -151,8 +163,10 @@ def through_numpy():
 
 @FAMILY.entry("numbers through a list")
 def through_list():
-    return Written(lambda net, x: net.inner(torch.tensor([[v / 2 for v in row] for row in x.tolist()])),
-                   inner=mlp(6, 8, 2)), OBS  # fmt: skip
+    return Written(
+        lambda net, x: net.inner(torch.tensor([[v / 2 for v in row] for row in x.tolist()])),
+        inner=mlp(6, 8, 2),
+    ), OBS
 
 
 @FAMILY.entry("hidden numbers through numpy", refusal="numpy")
@@ -180,7 +194,9 @@ def scripted_module():
         def forward(self, x):
             return x / 2 + 1
 
-    return Written(lambda net, x: net.inner(net.scale(x)), scale=torch.jit.script(Scale()), inner=mlp(6, 8, 2)), OBS
+    return Written(
+        lambda net, x: net.inner(net.scale(x)), scale=torch.jit.script(Scale()), inner=mlp(6, 8, 2)
+    ), OBS
 
 
 @FAMILY.entry("half of the inputs are one-hot")
@@ -196,7 +212,9 @@ def skill_buffer():
     def forward(net, x):
         return net.head(F.relu(net.obs(x) * net.skill(net.skills[:3])))
 
-    return Written(forward, obs=nn.Linear(6, 8), skill=nn.Linear(4, 8), skills=torch.randn(5, 4), head=nn.Linear(8, 2)), OBS
+    return Written(
+        forward, obs=nn.Linear(6, 8), skill=nn.Linear(4, 8), skills=torch.randn(5, 4), head=nn.Linear(8, 2)
+    ), OBS
 
 
 @FAMILY.entry("hypernetwork of a table")
@@ -206,8 +224,13 @@ def hyper_table():
         w = net.weights(code).view(-1, 8, 6)
         return net.head(F.relu(torch.einsum("boi,bi->bo", w, x) + net.biases(code)))
 
-    return Written(forward, table=nn.Embedding(4, 5), weights=nn.Linear(5, 48), biases=nn.Linear(5, 8),
-                   head=nn.Linear(8, 2)), (OBS, torch.tensor([0, 3, 1]))  # fmt: skip
+    return Written(
+        forward,
+        table=nn.Embedding(4, 5),
+        weights=nn.Linear(5, 48),
+        biases=nn.Linear(5, 8),
+        head=nn.Linear(8, 2),
+    ), (OBS, torch.tensor([0, 3, 1]))
 
 
 @FAMILY.entry("squares of a prediction error as input")

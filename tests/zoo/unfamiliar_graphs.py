@@ -48,8 +48,14 @@ def gat_conv():
         h = scatter(h[j] * alpha[..., None], i).flatten(1) + net.bias
         return net.out(F.elu(h))
 
-    return Written(forward, lin=nn.Linear(6, 8, bias=False), att_src=glorot(1, 2, 4), att_dst=glorot(1, 2, 4),
-                   bias=nn.Parameter(torch.zeros(8)), out=nn.Linear(8, 3))  # fmt: skip
+    return Written(
+        forward,
+        lin=nn.Linear(6, 8, bias=False),
+        att_src=glorot(1, 2, 4),
+        att_dst=glorot(1, 2, 4),
+        bias=nn.Parameter(torch.zeros(8)),
+        out=nn.Linear(8, 3),
+    )
 
 
 @graph("gat, second version")
@@ -61,7 +67,9 @@ def gatv2_conv():
         h = scatter(left[j] * edge_softmax(alpha, i)[..., None], i).flatten(1)
         return net.out(F.elu(h))
 
-    return Written(forward, left=nn.Linear(6, 8), right=nn.Linear(6, 8), att=glorot(1, 2, 4), out=nn.Linear(8, 3))
+    return Written(
+        forward, left=nn.Linear(6, 8), right=nn.Linear(6, 8), att=glorot(1, 2, 4), out=nn.Linear(8, 3)
+    )
 
 
 @graph("gat, one vector for both ends")
@@ -85,8 +93,15 @@ def transformer_conv():
         beta = torch.sigmoid(net.beta(torch.cat([out, net.skip(x), out - net.skip(x)], -1)))
         return net.out(F.relu(beta * net.skip(x) + (1 - beta) * out))
 
-    return Written(forward, q=nn.Linear(6, 8), k=nn.Linear(6, 8), v=nn.Linear(6, 8), skip=nn.Linear(6, 8),
-                   beta=nn.Linear(24, 1), out=nn.Linear(8, 3))  # fmt: skip
+    return Written(
+        forward,
+        q=nn.Linear(6, 8),
+        k=nn.Linear(6, 8),
+        v=nn.Linear(6, 8),
+        skip=nn.Linear(6, 8),
+        beta=nn.Linear(24, 1),
+        out=nn.Linear(8, 3),
+    )
 
 
 @graph("principal aggregation")
@@ -109,8 +124,13 @@ def gcn_mm_bias():
         h = torch.mm(a, torch.mm(x, net.w1)) + net.b1
         return torch.mm(a, torch.mm(F.dropout(F.relu(h), training=net.training), net.w2)) + net.b2
 
-    return Written(forward, w1=glorot(6, 8), b1=nn.Parameter(torch.zeros(8)), w2=glorot(8, 3),
-                   b2=nn.Parameter(torch.zeros(3)))  # fmt: skip
+    return Written(
+        forward,
+        w1=glorot(6, 8),
+        b1=nn.Parameter(torch.zeros(8)),
+        w2=glorot(8, 3),
+        b2=nn.Parameter(torch.zeros(3)),
+    )
 
 
 @graph("sparse adjacency")
@@ -157,7 +177,9 @@ def dynamic_edge():
         again = torch.cdist(h, h).topk(3, largest=False).indices
         return net.out((h[again] - h[:, None]).mean(1))
 
-    return Written(forward, mlp=nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 4)), out=nn.Linear(4, 3))
+    return Written(
+        forward, mlp=nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 4)), out=nn.Linear(4, 3)
+    )
 
 
 @graph("top-k pooling of nodes")
@@ -225,8 +247,9 @@ def equivariant():
         position = position + scatter(gap * net.coordinate(F.silu(m)), i, "mean")
         return net.node(torch.cat([x, scatter(F.silu(m), i)], -1)), position
 
-    return Written(forward, message=mlp(13, 8, 8, nn.SiLU), coordinate=mlp(8, 8, 1, nn.SiLU),
-                   node=mlp(14, 8, 3, nn.SiLU)), (NODES, torch.randn(5, 3), EDGES)  # fmt: skip
+    return Written(
+        forward, message=mlp(13, 8, 8, nn.SiLU), coordinate=mlp(8, 8, 1, nn.SiLU), node=mlp(14, 8, 3, nn.SiLU)
+    ), (NODES, torch.randn(5, 3), EDGES)
 
 
 @FAMILY.entry("vector neurons")
@@ -238,5 +261,9 @@ def vector_neurons():
         q = mask * q + (1 - mask) * (q - dot / ((k * k).sum(-2, keepdim=True) + 1e-6) * k)
         return net.out(q.norm(dim=-2))
 
-    return Written(forward, map_to_feat=nn.Linear(6, 8, bias=False), map_to_dir=nn.Linear(6, 8, bias=False),
-                   out=nn.Linear(8, 3)), torch.randn(4, 3, 6)  # fmt: skip
+    return Written(
+        forward,
+        map_to_feat=nn.Linear(6, 8, bias=False),
+        map_to_dir=nn.Linear(6, 8, bias=False),
+        out=nn.Linear(8, 3),
+    ), torch.randn(4, 3, 6)

@@ -57,7 +57,9 @@ def triplet():
 @FAMILY.entry("one weight for both towers")
 def tied_towers():
     weight = nn.Parameter(torch.randn(4, 6))
-    net = Written(lambda net, a, b: net.head(F.linear(a, net.w) * F.linear(b, net.w)), w=weight, head=mlp(4, 8, 2))
+    net = Written(
+        lambda net, a, b: net.head(F.linear(a, net.w) * F.linear(b, net.w)), w=weight, head=mlp(4, 8, 2)
+    )
     return net, (A, B)
 
 
@@ -72,7 +74,9 @@ def halves():
 
 @FAMILY.entry("two towers, two encoders")
 def two_towers():
-    net = Written(lambda net, a, b: net.head(net.a(a) * net.b(b)), a=mlp(6, 8, 4), b=mlp(6, 8, 4), head=mlp(4, 8, 2))
+    net = Written(
+        lambda net, a, b: net.head(net.a(a) * net.b(b)), a=mlp(6, 8, 4), b=mlp(6, 8, 4), head=mlp(4, 8, 2)
+    )
     return net, (A, B)
 
 
@@ -82,7 +86,9 @@ def linear_attention_fused():
         q, k, v = net.qkv(x).chunk(3, -1)
         return net.head(F.relu(net.out(q @ (k.mT @ v))))
 
-    return Written(forward, qkv=nn.Linear(6, 24), out=nn.Linear(8, 8), head=nn.Linear(8, 2)), torch.randn(2, 5, 6)
+    return Written(forward, qkv=nn.Linear(6, 24), out=nn.Linear(8, 8), head=nn.Linear(8, 2)), torch.randn(
+        2, 5, 6
+    )
 
 
 @FAMILY.entry("hadamard stream")
@@ -154,7 +160,7 @@ gather("one-hot of argmax times", lambda h: F.one_hot(h.argmax(1), 8) * h)
 gather("argsort gather", lambda h: h.gather(1, h.argsort(1)))
 gather("topk mask", lambda h: h * torch.zeros_like(h).scatter(1, h.topk(3).indices, 1.0))
 gather("kwta by threshold", lambda h: h * (h >= h.topk(3).values[:, -1:]))
-gather("unpooled", lambda h: F.max_unpool1d(*F.max_pool1d(h[:, None], 2, return_indices=True), 2)[:, 0])
+gather("unpooled", lambda h: F.max_unpool1d(*F.max_pool1d(h[:, None], 2, return_indices=True), [2])[:, 0])
 gather("masked by mean", lambda h: h.masked_fill(h < h.mean(1, keepdim=True), 0.0))
 gather("compared with a neighbour", lambda h: torch.where(h > h.roll(1, 1), h, h.roll(1, 1)))
 gather("largest rows kept", lambda h: h[h.norm(dim=1).argsort()[:2]])

@@ -25,8 +25,9 @@ def squeeze_excite():
         return net.head(net.act(net.project(x)).mean((2, 3)))
 
     parts = {"stem": nn.Conv2d(3, 8, 3), "reduce": nn.Conv2d(8, 4, 1), "expand": nn.Conv2d(4, 8, 1)}
-    return Written(forward, **parts, project=nn.Conv2d(8, 8, 1), act=nn.SiLU(), gate=nn.Sigmoid(),
-                   head=nn.Linear(8, 2)), IMAGE  # fmt: skip
+    return Written(
+        forward, **parts, project=nn.Conv2d(8, 8, 1), act=nn.SiLU(), gate=nn.Sigmoid(), head=nn.Linear(8, 2)
+    ), IMAGE
 
 
 @FAMILY.entry("swin v2 position MLP and cosine attention")
@@ -44,10 +45,18 @@ def swin_v2():
     table = torch.randn(16, 16, 2)
     cpb = nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 2, bias=False))
     return Written(
-        forward, patch=nn.Conv2d(3, 8, 2, 2), qkv=nn.Linear(8, 24, bias=False), q_bias=nn.Parameter(torch.zeros(8)),
-        v_bias=nn.Parameter(torch.zeros(8)), logit_scale=nn.Parameter(torch.full((2, 1, 1), 2.3)), table=table,
-        cpb=cpb, proj=nn.Linear(8, 8), norm=nn.LayerNorm(8), head=nn.Linear(8, 2),
-    ), IMAGE  # fmt: skip
+        forward,
+        patch=nn.Conv2d(3, 8, 2, 2),
+        qkv=nn.Linear(8, 24, bias=False),
+        q_bias=nn.Parameter(torch.zeros(8)),
+        v_bias=nn.Parameter(torch.zeros(8)),
+        logit_scale=nn.Parameter(torch.full((2, 1, 1), 2.3)),
+        table=table,
+        cpb=cpb,
+        proj=nn.Linear(8, 8),
+        norm=nn.LayerNorm(8),
+        head=nn.Linear(8, 2),
+    ), IMAGE
 
 
 @FAMILY.entry("beit, layer scale")
@@ -62,10 +71,17 @@ def beit():
         return net.head(x.mean(1))
 
     return Written(
-        forward, patch=nn.Conv2d(3, 8, 2, 2), qkv=nn.Linear(8, 24), proj=nn.Linear(8, 8), mlp=mlp(8, 16, 8, nn.GELU),
-        gamma1=nn.Parameter(1e-5 * torch.ones(8)), gamma2=nn.Parameter(1e-5 * torch.ones(8)),
-        norm1=nn.LayerNorm(8), norm2=nn.LayerNorm(8), head=nn.Linear(8, 2),
-    ), IMAGE  # fmt: skip
+        forward,
+        patch=nn.Conv2d(3, 8, 2, 2),
+        qkv=nn.Linear(8, 24),
+        proj=nn.Linear(8, 8),
+        mlp=mlp(8, 16, 8, nn.GELU),
+        gamma1=nn.Parameter(1e-5 * torch.ones(8)),
+        gamma2=nn.Parameter(1e-5 * torch.ones(8)),
+        norm1=nn.LayerNorm(8),
+        norm2=nn.LayerNorm(8),
+        head=nn.Linear(8, 2),
+    ), IMAGE
 
 
 def sinusoid(t, width):
@@ -87,10 +103,17 @@ def denoiser(name: str, t, **about):
             return net.out(F.silu(net.norm_out(h + r)))
 
         return Written(
-            forward, time=mlp(8, 16, 16, nn.SiLU), emb=nn.Linear(16, 16), conv_in=nn.Conv2d(3, 8, 3, padding=1),
-            conv1=nn.Conv2d(8, 8, 3, padding=1), conv2=nn.Conv2d(8, 8, 3, padding=1), norm1=nn.GroupNorm(2, 8),
-            norm2=nn.GroupNorm(2, 8), norm_out=nn.GroupNorm(2, 8), out=nn.Conv2d(8, 3, 3, padding=1),
-        ), (IMAGE, t)  # fmt: skip
+            forward,
+            time=mlp(8, 16, 16, nn.SiLU),
+            emb=nn.Linear(16, 16),
+            conv_in=nn.Conv2d(3, 8, 3, padding=1),
+            conv1=nn.Conv2d(8, 8, 3, padding=1),
+            conv2=nn.Conv2d(8, 8, 3, padding=1),
+            norm1=nn.GroupNorm(2, 8),
+            norm2=nn.GroupNorm(2, 8),
+            norm_out=nn.GroupNorm(2, 8),
+            out=nn.Conv2d(8, 3, 3, padding=1),
+        ), (IMAGE, t)
 
     FAMILY.add(name, build, **about)
 
@@ -113,10 +136,16 @@ def dit():
         return net.final(F.layer_norm(x, (8,)))
 
     return Written(
-        forward, time=mlp(8, 16, 8, nn.SiLU), label=nn.Embedding(4, 8), ada=nn.Sequential(nn.SiLU(), nn.Linear(8, 48)),
-        embed=nn.Linear(6, 8), pos=nn.Parameter(torch.randn(1, 5, 8)), attn=nn.MultiheadAttention(8, 2, batch_first=True),
-        mlp=mlp(8, 16, 8, nn.GELU), final=nn.Linear(8, 6),
-    ), (torch.randn(2, 5, 6), torch.tensor([3, 9]), torch.tensor([0, 2]))  # fmt: skip
+        forward,
+        time=mlp(8, 16, 8, nn.SiLU),
+        label=nn.Embedding(4, 8),
+        ada=nn.Sequential(nn.SiLU(), nn.Linear(8, 48)),
+        embed=nn.Linear(6, 8),
+        pos=nn.Parameter(torch.randn(1, 5, 8)),
+        attn=nn.MultiheadAttention(8, 2, batch_first=True),
+        mlp=mlp(8, 16, 8, nn.GELU),
+        final=nn.Linear(8, 6),
+    ), (torch.randn(2, 5, 6), torch.tensor([3, 9]), torch.tensor([0, 2]))
 
 
 @FAMILY.entry("style generator of noise")
@@ -130,10 +159,13 @@ def style():
         return net.rgb(x)
 
     return Written(
-        forward, mapping=mlp(6, 8, 8), const=nn.Parameter(torch.randn(1, 8, 4, 4)), rgb=nn.Conv2d(8, 3, 1),
+        forward,
+        mapping=mlp(6, 8, 8),
+        const=nn.Parameter(torch.randn(1, 8, 4, 4)),
+        rgb=nn.Conv2d(8, 3, 1),
         convs=nn.ModuleList([nn.Conv2d(8, 8, 3, padding=1) for _ in range(2)]),
         affines=nn.ModuleList([nn.Linear(8, 8) for _ in range(2)]),
-    ), torch.randn(2, 6)  # fmt: skip
+    ), torch.randn(2, 6)
 
 
 @FAMILY.entry("style generator, weights demodulated")
@@ -145,8 +177,13 @@ def demodulated():
         y = F.conv2d(x.reshape(1, -1, 8, 8), weight.flatten(0, 1), padding=1, groups=2).reshape(2, 8, 8, 8)
         return net.rgb(F.leaky_relu(y + net.bias[:, None, None], 0.2))
 
-    return Written(forward, affine=nn.Linear(6, 3), weight=nn.Parameter(torch.randn(8, 3, 3, 3)),
-                   bias=nn.Parameter(torch.zeros(8)), rgb=nn.Conv2d(8, 3, 1)), (IMAGE, torch.randn(2, 6))  # fmt: skip
+    return Written(
+        forward,
+        affine=nn.Linear(6, 3),
+        weight=nn.Parameter(torch.randn(8, 3, 3, 3)),
+        bias=nn.Parameter(torch.zeros(8)),
+        rgb=nn.Conv2d(8, 3, 1),
+    ), (IMAGE, torch.randn(2, 6))
 
 
 @FAMILY.entry("coordinates of a grid")
@@ -157,7 +194,9 @@ def grid_network():
         h = net.pixel(grid)[None] + net.latent(z)[:, None]
         return net.out(torch.sin(h))
 
-    return Written(forward, pixel=nn.Linear(2, 8), latent=nn.Linear(6, 8), out=nn.Linear(8, 3)), torch.randn(2, 6)
+    return Written(forward, pixel=nn.Linear(2, 8), latent=nn.Linear(6, 8), out=nn.Linear(8, 3)), torch.randn(
+        2, 6
+    )
 
 
 @FAMILY.entry("learned queries of a detector")
@@ -169,9 +208,15 @@ def queries():
         return net.cls(F.relu(net.hidden(h))), net.box(h).sigmoid()
 
     return Written(
-        forward, backbone=nn.Conv2d(3, 8, 2, 2), query=nn.Embedding(5, 8), ref=mlp(8, 8, 8), hidden=nn.Linear(8, 8),
-        attn=nn.MultiheadAttention(8, 2, batch_first=True), cls=nn.Linear(8, 4), box=nn.Linear(8, 4),
-    ), IMAGE  # fmt: skip
+        forward,
+        backbone=nn.Conv2d(3, 8, 2, 2),
+        query=nn.Embedding(5, 8),
+        ref=mlp(8, 8, 8),
+        hidden=nn.Linear(8, 8),
+        attn=nn.MultiheadAttention(8, 2, batch_first=True),
+        cls=nn.Linear(8, 4),
+        box=nn.Linear(8, 4),
+    ), IMAGE
 
 
 @FAMILY.entry("max feature maps")
@@ -181,7 +226,9 @@ def max_feature_maps():
             x = torch.max(*conv(x).chunk(2, 1))
         return net.head(x.mean((2, 3)))
 
-    return Written(forward, convs=nn.ModuleList([nn.Conv2d(3, 8, 3), nn.Conv2d(4, 8, 3)]), head=nn.Linear(4, 2)), IMAGE
+    return Written(
+        forward, convs=nn.ModuleList([nn.Conv2d(3, 8, 3), nn.Conv2d(4, 8, 3)]), head=nn.Linear(4, 2)
+    ), IMAGE
 
 
 @FAMILY.entry("spectrum of a result")
@@ -201,8 +248,13 @@ def simple_gate():
         h = h * net.sca(h.mean((2, 3), keepdim=True))
         return x + net.conv3(h)
 
-    return Written(forward, conv1=nn.Conv2d(3, 8, 1), conv2=nn.Conv2d(8, 8, 3, padding=1, groups=8),
-                   sca=nn.Conv2d(4, 4, 1), conv3=nn.Conv2d(4, 3, 1)), IMAGE  # fmt: skip
+    return Written(
+        forward,
+        conv1=nn.Conv2d(3, 8, 1),
+        conv2=nn.Conv2d(8, 8, 3, padding=1, groups=8),
+        sca=nn.Conv2d(4, 4, 1),
+        conv3=nn.Conv2d(4, 3, 1),
+    ), IMAGE
 
 
 @FAMILY.entry("covariance pooling")
@@ -238,9 +290,14 @@ def control():
         return conv
 
     return Written(
-        forward, conv_in=nn.Conv2d(3, 8, 3, padding=1), zero_in=zero(nn.Conv2d(3, 8, 1)), norm=nn.GroupNorm(2, 8),
-        copy=nn.Conv2d(8, 8, 3, padding=1), zero_out=zero(nn.Conv2d(8, 8, 1)), out=nn.Conv2d(8, 3, 3, padding=1),
-    ), (IMAGE, IMAGE.flip(0))  # fmt: skip
+        forward,
+        conv_in=nn.Conv2d(3, 8, 3, padding=1),
+        zero_in=zero(nn.Conv2d(3, 8, 1)),
+        norm=nn.GroupNorm(2, 8),
+        copy=nn.Conv2d(8, 8, 3, padding=1),
+        zero_out=zero(nn.Conv2d(8, 8, 1)),
+        out=nn.Conv2d(8, 3, 3, padding=1),
+    ), (IMAGE, IMAGE.flip(0))
 
 
 @FAMILY.entry("batch in an object, one field unset")

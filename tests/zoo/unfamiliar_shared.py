@@ -42,7 +42,9 @@ def behind_norm():
         h = net.act(net.norm(x @ net.a))
         return net.head(net.act(h @ net.b))
 
-    return Written(forward, a=raw(6, 8), b=raw(8, 8), norm=nn.LayerNorm(8), act=nn.ReLU(), head=nn.Linear(8, 2)), X
+    return Written(
+        forward, a=raw(6, 8), b=raw(8, 8), norm=nn.LayerNorm(8), act=nn.ReLU(), head=nn.Linear(8, 2)
+    ), X
 
 
 @FAMILY.entry("one act in a loop of raw layers")
@@ -72,7 +74,9 @@ def raw_sums():
         h = net.act(x @ net.a + x.flip(1) @ net.b)
         return net.head(net.act(h @ net.c + x @ net.d))
 
-    return Written(forward, a=raw(6, 8), b=raw(6, 8), c=raw(8, 7), d=raw(6, 7), act=nn.ELU(), head=nn.Linear(7, 2)), X
+    return Written(
+        forward, a=raw(6, 8), b=raw(6, 8), c=raw(8, 7), d=raw(6, 7), act=nn.ELU(), head=nn.Linear(7, 2)
+    ), X
 
 
 @FAMILY.entry("one act, raw convolutions")
@@ -94,8 +98,10 @@ def raw_lora_twice():
     def forward(net, x):
         return net.head(net.act(layer(net, net.act(layer(net, x, 0)), 1)))
 
-    lists = {key: nn.ParameterList([raw(*s) for s in shapes]) for key, shapes in {
-        "w": ((8, 6), (7, 8)), "down": ((2, 6), (2, 8)), "up": ((8, 2), (7, 2))}.items()}  # fmt: skip
+    lists = {
+        key: nn.ParameterList([raw(*s) for s in shapes])
+        for key, shapes in {"w": ((8, 6), (7, 8)), "down": ((2, 6), (2, 8)), "up": ((8, 2), (7, 2))}.items()
+    }
     return Written(forward, **lists, act=nn.ReLU(), head=nn.Linear(7, 2)), X
 
 
@@ -105,8 +111,14 @@ def scaled_raw():
         h = net.act(F.linear(x, net.a * net.s))
         return net.head(net.act(F.linear(h, net.b / net.b.norm())))
 
-    return Written(forward, a=raw(8, 6), s=nn.Parameter(torch.ones(8, 1)), b=raw(7, 8), act=nn.GELU(),
-                   head=nn.Linear(7, 2)), X  # fmt: skip
+    return Written(
+        forward,
+        a=raw(8, 6),
+        s=nn.Parameter(torch.ones(8, 1)),
+        b=raw(7, 8),
+        act=nn.GELU(),
+        head=nn.Linear(7, 2),
+    ), X
 
 
 class TorchFunc(nn.Module):
@@ -142,7 +154,9 @@ def stacked_own_inputs():
 @FAMILY.entry("vmap: deeper members with norms")
 def stacked_normed():
     def member():
-        return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 1))
+        return nn.Sequential(
+            nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 1)
+        )
 
     return TorchFunc([member() for _ in range(3)]), X
 

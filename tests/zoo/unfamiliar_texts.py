@@ -33,7 +33,13 @@ def relu_squared(net, x):
     return x + net.down(F.relu(net.up(h)) ** 2)
 
 
-block("relu squared", relu_squared, norm=lambda: nn.LayerNorm(8), up=lambda: nn.Linear(8, 16), down=lambda: nn.Linear(16, 8))
+block(
+    "relu squared",
+    relu_squared,
+    norm=lambda: nn.LayerNorm(8),
+    up=lambda: nn.Linear(8, 16),
+    down=lambda: nn.Linear(16, 8),
+)
 
 
 def bilinear_glu(net, x):
@@ -41,8 +47,13 @@ def bilinear_glu(net, x):
     return x + net.down(a * b)
 
 
-block("bilinear GLU, fused", bilinear_glu, norm=lambda: nn.RMSNorm(8), up=lambda: nn.Linear(8, 32, bias=False),
-      down=lambda: nn.Linear(16, 8))  # fmt: skip
+block(
+    "bilinear GLU, fused",
+    bilinear_glu,
+    norm=lambda: nn.RMSNorm(8),
+    up=lambda: nn.Linear(8, 32, bias=False),
+    down=lambda: nn.Linear(16, 8),
+)
 
 
 def bilinear_glu_apart(net, x):
@@ -50,8 +61,14 @@ def bilinear_glu_apart(net, x):
     return net.down(net.gate(h) * net.up(h))
 
 
-block("bilinear GLU on an embedding", bilinear_glu_apart, embed=lambda: nn.Linear(8, 8), gate=lambda: nn.Linear(8, 16),
-      up=lambda: nn.Linear(8, 16), down=lambda: nn.Linear(16, 8))  # fmt: skip
+block(
+    "bilinear GLU on an embedding",
+    bilinear_glu_apart,
+    embed=lambda: nn.Linear(8, 8),
+    gate=lambda: nn.Linear(8, 16),
+    up=lambda: nn.Linear(8, 16),
+    down=lambda: nn.Linear(16, 8),
+)
 
 
 def sigmoid_attention(net, x):
@@ -59,8 +76,13 @@ def sigmoid_attention(net, x):
     return net.out((q @ k.mT / 8**0.5 - 1.6).sigmoid() @ v)
 
 
-block("sigmoid attention", sigmoid_attention, norm=lambda: nn.LayerNorm(8), qkv=lambda: nn.Linear(8, 24, bias=False),
-      out=lambda: nn.Linear(8, 3))  # fmt: skip
+block(
+    "sigmoid attention",
+    sigmoid_attention,
+    norm=lambda: nn.LayerNorm(8),
+    qkv=lambda: nn.Linear(8, 24, bias=False),
+    out=lambda: nn.Linear(8, 3),
+)
 
 
 def relu_squared_attention(net, x):
@@ -68,8 +90,14 @@ def relu_squared_attention(net, x):
     return net.out(F.relu(q @ k.mT).square() / 5 @ v)
 
 
-block("relu squared attention", relu_squared_attention, q=lambda: nn.Linear(8, 8), k=lambda: nn.Linear(8, 8),
-      v=lambda: nn.Linear(8, 8), out=lambda: nn.Linear(8, 3))  # fmt: skip
+block(
+    "relu squared attention",
+    relu_squared_attention,
+    q=lambda: nn.Linear(8, 8),
+    k=lambda: nn.Linear(8, 8),
+    v=lambda: nn.Linear(8, 8),
+    out=lambda: nn.Linear(8, 3),
+)
 
 
 def l2_attention(net, x):
@@ -77,8 +105,14 @@ def l2_attention(net, x):
     return net.out((-torch.cdist(q, k).square()).softmax(-1) @ v)
 
 
-block("distance attention", l2_attention, q=lambda: nn.Linear(8, 8), k=lambda: nn.Linear(8, 8),
-      v=lambda: nn.Linear(8, 8), out=lambda: nn.Linear(8, 3))  # fmt: skip
+block(
+    "distance attention",
+    l2_attention,
+    q=lambda: nn.Linear(8, 8),
+    k=lambda: nn.Linear(8, 8),
+    v=lambda: nn.Linear(8, 8),
+    out=lambda: nn.Linear(8, 3),
+)
 
 
 def additive_fast_attention(net, x):
@@ -89,8 +123,14 @@ def additive_fast_attention(net, x):
     return net.out(v * pooled) + q
 
 
-block("fastformer", additive_fast_attention, qkv=lambda: nn.Linear(8, 24, bias=False), to_q=lambda: nn.Linear(8, 1),
-      to_k=lambda: nn.Linear(8, 1), out=lambda: nn.Linear(8, 8))  # fmt: skip
+block(
+    "fastformer",
+    additive_fast_attention,
+    qkv=lambda: nn.Linear(8, 24, bias=False),
+    to_q=lambda: nn.Linear(8, 1),
+    to_k=lambda: nn.Linear(8, 1),
+    out=lambda: nn.Linear(8, 8),
+)
 
 
 def attention_free(net, x):
@@ -99,8 +139,14 @@ def attention_free(net, x):
     return net.out(torch.sigmoid(q) * (weight * v).cumsum(1) / weight.cumsum(1))
 
 
-block("attention free", attention_free, q=lambda: nn.Linear(8, 8), k=lambda: nn.Linear(8, 8), v=lambda: nn.Linear(8, 8),
-      out=lambda: nn.Linear(8, 3))  # fmt: skip
+block(
+    "attention free",
+    attention_free,
+    q=lambda: nn.Linear(8, 8),
+    k=lambda: nn.Linear(8, 8),
+    v=lambda: nn.Linear(8, 8),
+    out=lambda: nn.Linear(8, 3),
+)
 
 
 def delta_rule(net, x):
@@ -114,7 +160,13 @@ def delta_rule(net, x):
     return net.out(torch.stack(out, 1))
 
 
-block("delta rule", delta_rule, qkv=lambda: nn.Linear(8, 24), beta=lambda: nn.Linear(8, 1), out=lambda: nn.Linear(8, 3))
+block(
+    "delta rule",
+    delta_rule,
+    qkv=lambda: nn.Linear(8, 24),
+    beta=lambda: nn.Linear(8, 1),
+    out=lambda: nn.Linear(8, 3),
+)
 
 
 def selective_scan(net, x):
@@ -131,10 +183,17 @@ def selective_scan(net, x):
     return F.linear(y, net.out_proj.weight)
 
 
-block("selective scan by functions", selective_scan, in_proj=lambda: nn.Linear(8, 16, bias=False),
-      conv=lambda: nn.Conv1d(8, 8, 4, groups=8, padding=3), x_proj=lambda: nn.Linear(8, 10, bias=False),
-      dt_proj=lambda: nn.Linear(2, 8), a_log=lambda: nn.Parameter(torch.randn(8, 4)), d=lambda: nn.Parameter(torch.ones(8)),
-      out_proj=lambda: nn.Linear(8, 8, bias=False))  # fmt: skip
+block(
+    "selective scan by functions",
+    selective_scan,
+    in_proj=lambda: nn.Linear(8, 16, bias=False),
+    conv=lambda: nn.Conv1d(8, 8, 4, groups=8, padding=3),
+    x_proj=lambda: nn.Linear(8, 10, bias=False),
+    dt_proj=lambda: nn.Linear(2, 8),
+    a_log=lambda: nn.Parameter(torch.randn(8, 4)),
+    d=lambda: nn.Parameter(torch.ones(8)),
+    out_proj=lambda: nn.Linear(8, 8, bias=False),
+)
 
 
 def gated_retention(net, x):
@@ -144,8 +203,15 @@ def gated_retention(net, x):
     return net.out(F.silu(g) * F.group_norm(y.flatten(0, 1), 2).view_as(y))
 
 
-block("gated retention", gated_retention, q=lambda: nn.Linear(8, 8), k=lambda: nn.Linear(8, 8), v=lambda: nn.Linear(8, 8),
-      g=lambda: nn.Linear(8, 8), out=lambda: nn.Linear(8, 3))  # fmt: skip
+block(
+    "gated retention",
+    gated_retention,
+    q=lambda: nn.Linear(8, 8),
+    k=lambda: nn.Linear(8, 8),
+    v=lambda: nn.Linear(8, 8),
+    g=lambda: nn.Linear(8, 8),
+    out=lambda: nn.Linear(8, 3),
+)
 
 
 def hgrn(net, x):
@@ -158,8 +224,15 @@ def hgrn(net, x):
     return net.out(F.rms_norm(torch.stack(out, 1), (8,)) * net.gate(x))
 
 
-block("gated recurrence with a lower bound", hgrn, forget=lambda: nn.Linear(8, 8), inp=lambda: nn.Linear(8, 8),
-      gate=lambda: nn.Linear(8, 8), lower=lambda: nn.Parameter(torch.rand(8)), out=lambda: nn.Linear(8, 3))  # fmt: skip
+block(
+    "gated recurrence with a lower bound",
+    hgrn,
+    forget=lambda: nn.Linear(8, 8),
+    inp=lambda: nn.Linear(8, 8),
+    gate=lambda: nn.Linear(8, 8),
+    lower=lambda: nn.Parameter(torch.rand(8)),
+    out=lambda: nn.Linear(8, 3),
+)
 
 
 def multi_query_expert(net, x):
@@ -174,9 +247,16 @@ def multi_query_expert(net, x):
     return net.head(net.norm(x + out.view_as(x)))
 
 
-block("experts, top-2, raw", multi_query_expert, router=lambda: nn.Parameter(torch.randn(8, 3)),
-      w1=lambda: nn.Parameter(torch.randn(3, 8, 16)), w2=lambda: nn.Parameter(torch.randn(3, 16, 8)),
-      w3=lambda: nn.Parameter(torch.randn(3, 8, 16)), norm=lambda: nn.LayerNorm(8), head=lambda: nn.Linear(8, 3))  # fmt: skip
+block(
+    "experts, top-2, raw",
+    multi_query_expert,
+    router=lambda: nn.Parameter(torch.randn(8, 3)),
+    w1=lambda: nn.Parameter(torch.randn(3, 8, 16)),
+    w2=lambda: nn.Parameter(torch.randn(3, 16, 8)),
+    w3=lambda: nn.Parameter(torch.randn(3, 8, 16)),
+    norm=lambda: nn.LayerNorm(8),
+    head=lambda: nn.Linear(8, 3),
+)
 
 
 def expert_choice(net, x):
@@ -187,8 +267,14 @@ def expert_choice(net, x):
     return net.head(flat + torch.zeros_like(flat).index_add(0, rows.flatten(), h.flatten(0, 1)))
 
 
-block("expert choice", expert_choice, router=lambda: nn.Linear(8, 3), up=lambda: nn.Parameter(torch.randn(3, 8, 16)),
-      down=lambda: nn.Parameter(torch.randn(3, 16, 8)), head=lambda: nn.Linear(8, 3))  # fmt: skip
+block(
+    "expert choice",
+    expert_choice,
+    router=lambda: nn.Linear(8, 3),
+    up=lambda: nn.Parameter(torch.randn(3, 8, 16)),
+    down=lambda: nn.Parameter(torch.randn(3, 16, 8)),
+    head=lambda: nn.Linear(8, 3),
+)
 
 
 def product_keys(net, x):
@@ -200,8 +286,15 @@ def product_keys(net, x):
     return net.out((scores.softmax(-1)[..., None] * net.values(index)).sum(-2))
 
 
-block("product keys", product_keys, query=lambda: nn.Linear(8, 8), keys1=lambda: nn.Parameter(torch.randn(4, 4)),
-      keys2=lambda: nn.Parameter(torch.randn(4, 4)), values=lambda: nn.Embedding(16, 8), out=lambda: nn.Linear(8, 3))  # fmt: skip
+block(
+    "product keys",
+    product_keys,
+    query=lambda: nn.Linear(8, 8),
+    keys1=lambda: nn.Parameter(torch.randn(4, 4)),
+    keys2=lambda: nn.Parameter(torch.randn(4, 4)),
+    values=lambda: nn.Embedding(16, 8),
+    out=lambda: nn.Linear(8, 3),
+)
 
 
 def tied_squares(net, tokens):
@@ -209,7 +302,9 @@ def tied_squares(net, tokens):
     return net.head((h * h.flip(1)).sum(1))
 
 
-block("products of one table", tied_squares, TOKENS, table=lambda: nn.Embedding(8, 8), head=lambda: mlp(8, 8, 2))
+block(
+    "products of one table", tied_squares, TOKENS, table=lambda: nn.Embedding(8, 8), head=lambda: mlp(8, 8, 2)
+)
 
 
 def tied_language_model(net, tokens):
@@ -219,8 +314,16 @@ def tied_language_model(net, tokens):
     return net.norm(h) @ net.table.weight.T
 
 
-block("tied language model, sliced weights", tied_language_model, TOKENS, table=lambda: nn.Embedding(9, 8),
-      pos=lambda: nn.Embedding(5, 8), norm=lambda: nn.LayerNorm(8), qkv=lambda: nn.Linear(8, 24), out=lambda: nn.Linear(8, 8))  # fmt: skip
+block(
+    "tied language model, sliced weights",
+    tied_language_model,
+    TOKENS,
+    table=lambda: nn.Embedding(9, 8),
+    pos=lambda: nn.Embedding(5, 8),
+    norm=lambda: nn.LayerNorm(8),
+    qkv=lambda: nn.Linear(8, 24),
+    out=lambda: nn.Linear(8, 8),
+)
 
 
 def checkpointed(net, x):
@@ -232,8 +335,15 @@ def checkpointed(net, x):
     return checkpoint(lambda h: net.head(F.gelu(net.up(h))), x, use_reentrant=False)
 
 
-block("checkpointed masked attention", checkpointed, norm=lambda: nn.LayerNorm(8), qkv=lambda: nn.Linear(8, 24),
-      out=lambda: nn.Linear(8, 8), up=lambda: nn.Linear(8, 16), head=lambda: nn.Linear(16, 3))  # fmt: skip
+block(
+    "checkpointed masked attention",
+    checkpointed,
+    norm=lambda: nn.LayerNorm(8),
+    qkv=lambda: nn.Linear(8, 24),
+    out=lambda: nn.Linear(8, 8),
+    up=lambda: nn.Linear(8, 16),
+    head=lambda: nn.Linear(16, 3),
+)
 
 
 def dynamic_positions(net, x):
@@ -243,8 +353,13 @@ def dynamic_positions(net, x):
     return net.out((q @ k.mT + bias).softmax(-1) @ v)
 
 
-block("dynamic position bias", dynamic_positions, bias=lambda: mlp(1, 8, 1, nn.SiLU), qkv=lambda: nn.Linear(8, 24),
-      out=lambda: nn.Linear(8, 3))  # fmt: skip
+block(
+    "dynamic position bias",
+    dynamic_positions,
+    bias=lambda: mlp(1, 8, 1, nn.SiLU),
+    qkv=lambda: nn.Linear(8, 24),
+    out=lambda: nn.Linear(8, 3),
+)
 
 
 def token_shift_mix(net, x):
@@ -253,8 +368,15 @@ def token_shift_mix(net, x):
     return net.head(r * net.value(F.relu(net.key(x * net.mix + shifted * (1 - net.mix))).square()))
 
 
-block("channel mix", token_shift_mix, mix=lambda: nn.Parameter(torch.rand(1, 1, 8)), r=lambda: nn.Linear(8, 8, bias=False),
-      key=lambda: nn.Linear(8, 16, bias=False), value=lambda: nn.Linear(16, 8, bias=False), head=lambda: nn.Linear(8, 3))  # fmt: skip
+block(
+    "channel mix",
+    token_shift_mix,
+    mix=lambda: nn.Parameter(torch.rand(1, 1, 8)),
+    r=lambda: nn.Linear(8, 8, bias=False),
+    key=lambda: nn.Linear(8, 16, bias=False),
+    value=lambda: nn.Linear(16, 8, bias=False),
+    head=lambda: nn.Linear(8, 3),
+)
 
 
 def memory_matrix(net, x):
@@ -263,5 +385,11 @@ def memory_matrix(net, x):
     return net.head(F.relu(net.o(h)))
 
 
-block("memory read twice", memory_matrix, memory=lambda: nn.Parameter(torch.randn(6, 8)), q=lambda: nn.Linear(8, 8),
-      o=lambda: nn.Linear(8, 8), head=lambda: nn.Linear(8, 3))  # fmt: skip
+block(
+    "memory read twice",
+    memory_matrix,
+    memory=lambda: nn.Parameter(torch.randn(6, 8)),
+    q=lambda: nn.Linear(8, 8),
+    o=lambda: nn.Linear(8, 8),
+    head=lambda: nn.Linear(8, 3),
+)

@@ -204,7 +204,8 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
         decision.refuse(min(use.sources, default=carry.site), reason, "normalise it by hand")
         return
     early = carry.call in meeting.active or carry in meeting.early
-    inside = early or carry.site in flow.tupled or use.output is None
+    mapped = not use.sources.isdisjoint(flow.mapped)
+    inside = early or mapped or carry.site in flow.tupled or use.output is None
     if inside and not _can_be_product(decision, flow, meeting, carry):
         _at_input(decision, flow, meeting, carry, use)
         return
@@ -213,7 +214,7 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
         decision.refuse(carry.site, "it is a ScriptModule, and no norm can hang on one", way_out)
         return
     if inside:
-        use = replace(use, output=use.product)
+        use = replace(use, output=use.made)
     features, heads = meeting.features.get(carry), meeting.heads.get(carry)
     covered = getattr(decision.model.get_submodule(carry.site), CHILD, None)
     if inside and (found := carrier_of(decision.model, carry.site, use.sources)) is not None:
@@ -255,7 +256,7 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
     use = flow.uses[carry.key]
     if product_name(use.sources) in decision.untracked or use.sources & flow.warped:
         return False
-    if use.product is None or not use.fed or meeting.faults.get(carry) or not use.sources:
+    if use.made is None or not use.fed or meeting.faults.get(carry) or not use.sources:
         return False
     place = decision.placements.get(meeting.modules[-1]) if meeting.modules else None
     if place is not None and place.action == "normalise input":  # a norm of a sum is on all that enters
@@ -336,8 +337,15 @@ def layout_of(options: Options, axis: int, spatial: int) -> Layout:
     return "features" if axis == -1 else "channels"
 
 
-def members_of(use: Use, model: nn.Module, layout: Layout, parts: object) -> dict[str, Any]:
-    """Of a stack of layers: how many there are and where, for a norm with a scale and an offset for each."""
+def members_of(
+    use: Use, model: nn.Module, layout: Layout, parts: object, mapped: tuple[int, ...] = ()
+) -> dict[str, Any]:
+    """Of a stack of layers: how many there are and where, for a norm with a scale and an offset for each.
+
+    Those that `vmap` maps over lie on no axis.
+    """
+    if mapped and not parts:
+        return {"members": mapped, "member_axes": ()}
     if not use.members or layout != "features" or parts or use.output is None:
         return {}
     counts = tuple(model.get_parameter(min(use.sources)).shape[: len(use.members)])

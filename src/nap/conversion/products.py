@@ -45,7 +45,11 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
     together = [s.head or s.length * periods for s in parts if s.name] or [width]
     if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
         return leave_one_feature(decision, name, next(iter(want.reasons)))
-    members = members_of(use, model, layout, parts)
+    mapped = {sizes for flow in flows for name, sizes in flow.mapped.items() if name in sources}
+    if len(mapped) > 1 or any(len(sizes) > 1 for sizes in mapped):
+        reason = "vmap maps over its members in several ways, which one norm has no scale and offset for"
+        return decision.refuse(name, reason, "convert the members before stacking them")
+    members = members_of(use, model, layout, parts, next(iter(mapped), ()))
     partial = any(s.name is None for s in parts)
     centred = not (want.heads and not want.part)
     decision.placements[product_name(sources)] = Placement(
@@ -87,7 +91,7 @@ def _otherwise_used(key: ProductKey, want: Want, flows: Sequence[Flow]) -> str |
                 if found in flow.returned_keys and (want.whole or not want.part):
                     return f"its product {reason} inside the network and is also returned as an output"
                 assert want.use.output is not None
-                if use.product is None or use.product.shape[use.axis] != want.use.output.shape[want.use.axis]:
+                if use.made is None or use.made.shape[use.axis] != want.use.output.shape[want.use.axis]:
                     return f"its product {reason}, and it makes products of other widths, too"
         for keys in made.values():
             asked = [(id(flow), found) in want.keys for found in keys]

@@ -73,7 +73,8 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
     inline = name.rpartition(".")[0] in flow.inline and parameter.ndim == 1
     if inline and name in flow.scaled and bool((parameter == 1).all()):
         return Weight(name, Role.AFFINE, "scale of a norm that the model came with", part="scale")
-    sites = sorted({site for (site, _, _), use in flow.uses.items() if name in use.sources})
+    keys = [key for key, use in flow.uses.items() if name in use.sources]
+    sites = sorted({site for site, _, _ in keys})
     if not (sites or name in flow.tables) or parameter.ndim < 2:
         return Weight(name, Role.BIAS, "" if parameter.ndim < 2 else "added or multiplied elementwise")
     shape = Weight(
@@ -85,8 +86,8 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         place="tokens" if name in flow.chosen else None,
     )
     degree = flow.degrees.get(name)
-    sinks: set[str] = set().union(*(flow.sinks.get(site, set()) for site in sites))
-    met = [m for m in flow.meetings if any(c.site in sites for c in m.carry)]
+    sinks: set[str] = set().union(*(flow.sinks.get(key, set()) for key in keys))
+    met = [m for m in flow.meetings if any(c.key in keys for c in m.carry)]
     norms = _norms_on(model, name, sites)
     whole = any(is_opaque(model.get_submodule(site)) for site in sites)  # its norms are inside
     if degree is None and not (sinks or norms or whole or name in flow.tables):

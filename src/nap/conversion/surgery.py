@@ -194,6 +194,8 @@ def build_norm(module: nn.Module, placement: Placement, like: torch.Tensor) -> N
             kind=MemberNorm,
             members=placement.members,
             axes=placement.member_axes,
+            layout=placement.layout,
+            spatial=placement.spatial,
         )
     if not placement.sections:
         return norm(

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from nap.norms.members import unwrapped
 from nap.norms.norm import PRODUCTS, SOURCES, FusedNorm, Norm
 
 _ADDEND_FIRST = ("addmm", "addmv", "addbmm", "baddbmm")
@@ -186,8 +187,9 @@ class _OnProducts(TorchFunctionMode):
         return norm(y, *factors)
 
     def _made_of(self, tensor: Tensor) -> frozenset[str] | None:
+        inner = unwrapped(tensor)
         for made, paths in self.made:
-            if made is tensor:
+            if made is tensor or made is inner:
                 return paths
         return None
 

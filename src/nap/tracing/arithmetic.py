@@ -110,7 +110,7 @@ def follow_select(call: Call) -> Value:
     whole, flow = call.operands[0], call.rec.flow
     value = merge(call.operands)
     if not whole.data and call.tensors[0].ndim >= 3:
-        by_one = call.name in ("select", "index_select", "unbind")
+        by_one = call.name in ("select", "index_select", "unbind") and not call.argument(1, "dim", 0)
         if by_one or (call.name == "getitem" and isinstance(call.args[1], (int, Tensor))):
             flow.stacked.update(dict.fromkeys(whole.sources, call.tensors[0].ndim - 2))
         if all(v.index for v in call.operands[1:]):

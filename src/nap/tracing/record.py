@@ -42,6 +42,11 @@ class Use:
     )  # results that entered it linearly, with no norm between
 
     @property
+    def made(self) -> Tensor | None:
+        """What the function gave: also where it is just what its module returns."""
+        return self.output if self.product is None else self.product
+
+    @property
     def place(self) -> Tensor | None:
         """The tensor whose features are those of the weights: what was returned, or else the product."""
         return self.product if self.output is None else self.output
@@ -76,7 +81,9 @@ class Flow:
     uses: dict[tuple[str, int, int], Use] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)  # module → how often it was called
     given: dict[str, torch.Size] = field(default_factory=dict)  # module → shape of its first argument
-    sinks: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # site → norm, linear, ...
+    sinks: dict[tuple[str, int, int], set[str]] = field(
+        default_factory=lambda: defaultdict(set)
+    )  # result → norm, linear, ...
     degrees: dict[str, float] = field(default_factory=dict)  # of the outputs together
     returned_keys: set[tuple[str, int, int]] = field(default_factory=set)  # the same, by call and operation
     shifts: dict[tuple[str, int, int], set[str]] = field(
@@ -94,6 +101,7 @@ class Flow:
     branches: set[str] = field(default_factory=set)  # modules whose result is added to a residual stream
     inline: set[str] = field(default_factory=set)  # modules in which a norm is written out
     stacked: dict[str, int] = field(default_factory=dict)  # parameter → leading axes that list weights
+    mapped: dict[str, tuple[int, ...]] = field(default_factory=dict)  # parameter → members, by vmap around it
     groups: dict[str, int] = field(default_factory=dict)  # parameter → groups of a transposed convolution
     out_axis: dict[str, int] = field(default_factory=dict)  # parameter → axis of output features
     seen: set[str] = field(default_factory=set)  # parameters that were used at all

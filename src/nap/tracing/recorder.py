@@ -31,6 +31,7 @@ from nap.tracing.scale import without_scales
 from nap.tracing.streams import SUMS, Streams
 from nap.tracing.told import NOTHING, Told
 from nap.tracing.values import CONSTANT, NO_CARRY, Carry, Value, held_tensors, merge, tensors_in
+from nap.tracing.vmapped import unrolled
 
 
 def record(
@@ -99,6 +100,7 @@ class Recorder(TorchFunctionMode):
             ):
                 self._hooks.callback(handle.remove)
         self._hooks.enter_context(scripted.watched(self))
+        self._hooks.enter_context(unrolled(self))
         self._hooks.enter_context(torch.enable_grad())
         super().__enter__()
         return self
@@ -187,7 +189,7 @@ class Recorder(TorchFunctionMode):
         self.lineage[united.key] = frozenset().union(*(self.lineage[c.key] for c in value.carry))
         self.streams.united(united, value.carry, output)
         for c in value.carry:
-            self.flow.sinks[c.site].add("sum")
+            self.flow.sinks[c.key].add("sum")
         value = replace(value, carry=frozenset([united]))
         self.put(output, value)
         return value
@@ -300,7 +302,7 @@ class Recorder(TorchFunctionMode):
                 {n: max(abs(d), self.flow.degrees.get(n, 0.0)) for n, d in value.degrees.items()}
             )
             for c in value.carry:
-                self.flow.sinks[c.site].add("output")
+                self.flow.sinks[c.key].add("output")
 
     # -- what the effects of operations report -------------------------------------------------
 
@@ -357,7 +359,7 @@ class Recorder(TorchFunctionMode):
 
     def sink(self, carry: Iterable[Carry], sink: str) -> None:
         for c in carry:
-            self.flow.sinks[c.site].add(sink)
+            self.flow.sinks[c.key].add(sink)
 
 
 _PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
