@@ -283,6 +283,8 @@ def _paths(model: nn.Module, path: list[str]) -> Iterator[None]:
 
     handles = []
     for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue
         handles.append(module.register_forward_pre_hook(push(name), prepend=True))
         handles.append(module.register_forward_hook(pop, always_call=True))
     try:

@@ -188,7 +188,7 @@ def scripted_preprocessing():
     return Written(lambda net, x: net.inner(_preprocess(x)), inner=mlp(6, 8, 2)), OBS
 
 
-@FAMILY.entry("scripted module on the input")
+@FAMILY.entry("scripted module on the input", options={"linear": ("scale",)})
 def scripted_module():
     class Scale(nn.Module):
         def forward(self, x):

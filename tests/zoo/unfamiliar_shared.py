@@ -90,7 +90,7 @@ def raw_convolutions():
     return net, torch.randn(2, 3, 4, 4)
 
 
-@FAMILY.entry("one act for a raw LoRA twice")
+@FAMILY.entry("one act for a raw LoRA twice", refusal="act, and that is called 2 times")
 def raw_lora_twice():
     def layer(net, x, i):
         return F.linear(x, net.w[i]) + F.linear(F.linear(x, net.down[i]), net.up[i])
