@@ -71,7 +71,7 @@ def trained(corpus: Corpus, options: argparse.Namespace, arm: str, rate: float, 
     """The validation loss of one network at the end; infinite where it breaks."""
     device, windows = torch.device(options.device), corpus.train.windows(options.length)
     torch.manual_seed(seed)
-    model, how = maker(options, corpus.coder.vocabulary)(), ARMS[arm]
+    model, how = maker(options, corpus.tokenizer.vocab_size)(), ARMS[arm]
     if how.normalize is not None:
         nap.normalize_(model, windows[[0]][:, :-1], **how.normalize)
     trainer = Trainer(

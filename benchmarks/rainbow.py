@@ -60,12 +60,12 @@ def end_to_end(
 ) -> float:
     """Frames per second once learning is under way, and `ready` has returned."""
     while run.stored < run.what.settings.learn_start + 4 * run.steps * options.lanes:
-        run.advance()
+        run.step()
     device, frames = run.device, run.steps * options.lanes * run.games.frames_per_step
     ready()
     done, began = 0, _now(device)
     while (passed := _now(device) - began) < options.seconds:
-        run.advance()
+        run.step()
         done += frames
     return done / passed
 

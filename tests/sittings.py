@@ -105,7 +105,7 @@ def long_unit(path: Path, events: Connection) -> None:
     with stop_requests() as stop:
 
         class Long(Training):
-            def advance(self) -> list[dict[str, Any]]:
+            def step(self) -> list[dict[str, Any]]:
                 events.send("deep in it")
                 while stop.signal is None:
                     time.sleep(0.01)

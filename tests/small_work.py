@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from nap.lab.runner import NotFinite, Outcome, RunFolder, carry_out
+from nap.lab.runner import NotFinite, Outcome, RunFolder, run_work
 
 CONFIG: dict[str, Any] = {
     "experiment": "fig1",
@@ -34,7 +34,7 @@ class Training:
             self.model = nn.Sequential(nn.Linear(8, hidden), nn.ReLU(), nn.Linear(hidden, 4))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         draws = torch.Generator().manual_seed(1000 * self.seed + self.done)
         for _ in range(self.steps_per_unit):
             x = torch.randn(16, 8, generator=draws)
@@ -65,7 +65,7 @@ def run(path: Path, work: Training | None = None, **options: Any) -> Outcome:
     """One sitting, with a checkpoint after every unit unless `options` say otherwise."""
     often: dict[str, Any] = {"checkpoint_every_seconds": 0.0, "save_share": 1e6}
     with RunFolder.open(path, **CONFIG) as folder:
-        return carry_out(work or Training(), folder, device=torch.device("cpu"), **(often | options))
+        return run_work(work or Training(), folder, device=torch.device("cpu"), **(often | options))
 
 
 def stop_at(path: Path, unit: int) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from nap.lab.experiments.experiment import MODULES, Experiment, Run
-from nap.lab.runner import carry
+from nap.lab.experiments import MODULES
+from nap.lab.experiments.experiment import Experiment, Run
+from nap.lab.runner import run
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Fit:
         self.config, self.number, self.total, self.done = config, number, config.steps, 0
         self.weight = torch.zeros(8)
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         time.sleep(self.config.seconds_per_step)
         if self.done == 5 and self.number in self.config.broken:
             raise RuntimeError(f"run {self.number} is broken")
@@ -85,8 +86,8 @@ EXPERIMENT = Experiment(
 
 started = sys.modules["__main__"].__spec__  # by `python -m`; None for a script
 if started is not None and started.name == "nap.lab.launch.worker":
-    assert carry.carry_out.__kwdefaults__ is not None
-    carry.carry_out.__kwdefaults__ |= {"checkpoint_every_seconds": 0.1, "save_share": 1e6}
+    assert run.run_work.__kwdefaults__ is not None
+    run.run_work.__kwdefaults__ |= {"checkpoint_every_seconds": 0.1, "save_share": 1e6}
 
 if __name__ == "__main__":
     from nap.lab.cli import main

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from nap.lab.claims.fig4 import METHODS
+from nap.lab.experiments.fig4.claims import METHODS
 from nap.lab.rows import Row
 from synthetic_rainbow_rows import WORLDS as RAINBOW_WORLDS
 

@@ -21,7 +21,7 @@ from nap.lab.experiments.tasks import chosen, folder_of
 from nap.lab.launch.found import look, settings_apart
 from nap.lab.options import parse
 from nap.lab.report.facts import read_run
-from nap.lab.runner import Outcome, RunFolder, carry_out
+from nap.lab.runner import Outcome, RunFolder, run_work
 from tiny_experiment import EXPERIMENT, TinyConfig
 
 EVIDENCE = Path(__file__).parents[1] / "evidence"
@@ -115,12 +115,12 @@ class Named(small_work.Training):
         super().__init__()
         self.names = arm, task, kind
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         arm, task, kind = self.names
         return [
             {"arm": arm, "experiment": "fig1", "seed": 0, task: self.done, "kind": kind}
             | {"loss": row["loss"]}
-            for row in super().advance()
+            for row in super().step()
         ]
 
 
@@ -128,7 +128,7 @@ def carry(path: Path, about: dict[str, Any], names: tuple[str, str, str], stop: 
     work = Named(*names)
     work.total = stop
     with RunFolder.open(path, **about) as folder:
-        return carry_out(work, folder, device=torch.device("cpu"), checkpoint_every_seconds=0.0)
+        return run_work(work, folder, device=torch.device("cpu"), checkpoint_every_seconds=0.0)
 
 
 OLD_ROWS, NEW_ROWS = ("NaP of old", "task_of_old", "exam_of_old"), ("NaP", "task", "evaluation")
@@ -166,7 +166,7 @@ def test_a_half_done_folder_goes_on_under_the_names_of_its_rows(
             raise Stops
 
     with RunFolder.open(tmp_path / "broken", **OLDER) as folder, pytest.raises(Stops):
-        carry_out(broken, folder, device=torch.device("cpu"), checkpoint_every_seconds=0.0, on_progress=stop)
+        run_work(broken, folder, device=torch.device("cpu"), checkpoint_every_seconds=0.0, on_progress=stop)
     request.getfixturevalue("renamed")
     assert carry(tmp_path / "broken", NEW, NEW_ROWS).exit_code == 0
     for file in ("rows.jsonl", "config.json"):

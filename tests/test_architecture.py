@@ -29,9 +29,19 @@ ROOMS = {  # room of the lab → rooms that it may reach, besides itself
     "models": set(),
     "runner": {"aliases", "files", "rows", "stored"},
     "loops": {"aliases", "datasets", "files", "models", "runner", "seeds"},
-    "claims": {"aliases", "rows", "stored", "metrics", "seeds"},
-    "report": {"aliases", "files", "rows", "stored", "claims", "metrics", "seeds"},
+    "claims": {"aliases", "rows", "stored", "metrics", "seeds", "experiments"},
+    "report": {"aliases", "files", "rows", "stored", "claims", "metrics", "seeds", "experiments"},
 }
+REGISTRY = {"nap.lab.experiments", "nap.lab.experiments.experiment"}  # through which experiments are found
+WITHOUT_TORCH = {"experiments", "aliases", "metrics", "rows", "seeds"}
+PARTS = {  # module of an experiment's package → rooms of the lab that it may reach; runs.py may reach all
+    "__init__": WITHOUT_TORCH,
+    "config": WITHOUT_TORCH,
+    "claims": {*WITHOUT_TORCH, "claims"},
+    "figure": {*WITHOUT_TORCH, "claims", "report"},
+}
+SETTINGS = {"settings", "arms", "variants", "games", "atari", "viewing"}  # of a loop: values, without torch
+VALUES = {"nap.validation", "nap.lab.models.presets"}
 LOOPS = {  # training loop → the others that it may reach: what they share, and nothing else
     "common": set(),
     "population": {"common"},
@@ -74,6 +84,28 @@ def loop_of(module: str) -> str:
     return parts[3] if parts[:3] == ["nap", "lab", "loops"] and len(parts) > 3 else ""
 
 
+def part_of(path: Path) -> str:
+    """Which part of an experiment's package a file is, "" outside of those packages."""
+    inside = path.relative_to(SRC).parts[3:] if "nap/lab/experiments/" in path.as_posix() else ()
+    return path.stem if len(inside) > 1 else ""
+
+
+def is_package(module: str) -> bool:
+    """Whether a module belongs to one experiment, or to what several of them share."""
+    parts = module.split(".")
+    return parts[:3] == ["nap", "lab", "experiments"] and SRC.joinpath(*parts[:4]).is_dir() and len(parts) > 3
+
+
+def beyond_its_part(part: str, target: str) -> bool:
+    """Whether a part of an experiment that needs no torch reaches for more than stored rows and settings."""
+    package, *rest = target.split(".")
+    if target in VALUES or package not in ("torch", "nap"):
+        return False
+    if rest[:2] == ["lab", "loops"]:
+        return not (len(rest) == 3 or rest[3] in SETTINGS)
+    return target != "nap.lab" and room_of(target) not in PARTS[part]
+
+
 def imports(path: Path, source: str | None = None) -> Iterator[str]:
     """Every module that a file imports, in absolute form, lazy imports in functions included.
 
@@ -108,6 +140,8 @@ def broken_arrows(path: Path, source: str | None = None) -> list[str]:
             found.append(f"{here} imports {target}: it serves {sorted(SERVES.get(here, set()))} only")
         if reads_rows_only and (package == "torch" or (package == "nap" and floor(target) != "lab")):
             found.append(f"{here} imports {target}: figures redraw from rows, without torch")
+        if (part := part_of(path)) in PARTS and beyond_its_part(part, target):
+            found.append(f"{here} imports {target}: only runs.py of an experiment may need torch")
         if package in PLACES and here != PLACES[package]:
             found.append(f"{here} imports {target}: that is slow, and for {PLACES[package]} alone")
         if package != "nap":
@@ -120,9 +154,12 @@ def broken_arrows(path: Path, source: str | None = None) -> list[str]:
         loop, its = loop_of(here), loop_of(target)
         if its and loop in LOOPS and its not in {loop, *LOOPS[loop]}:
             found.append(f"{here} imports {target}: from {loop} one reaches {sorted(LOOPS[loop])} only")
-        inside = here.startswith(("nap.lab.experiments", "nap.lab.launch")) or here == "nap.lab.cli"
-        if target.startswith("nap.lab.experiments") and not inside:
-            found.append(f"{here} imports {target}: experiments are for the command line alone")
+        inside = here.startswith("nap.lab.experiments")
+        runs_them = inside or here.startswith("nap.lab.launch") or here == "nap.lab.cli"
+        if is_package(target) and not inside:
+            found.append(f"{here} imports {target}: experiments are found through nap.lab.experiments.load")
+        elif target.startswith("nap.lab.experiments.") and target not in REGISTRY and not runs_them:
+            found.append(f"{here} imports {target}: that runs experiments, for the command line alone")
     return found
 
 
@@ -146,6 +183,15 @@ def test_imports_follow_the_arrows(path: Path) -> None:
         ("integrations/lightning.py", "from nap.lab.rows import read_rows"),
         ("integrations/monitor.py", "import lightning"),
         ("lab/runner/folder.py", "from nap.lab.experiments import fig1"),
+        ("lab/cli.py", "from nap.lab.experiments import fig1"),
+        ("lab/claims/verdicts.py", "from nap.lab.experiments.fig1.claims import CLAIMS"),
+        ("lab/report/page.py", "from nap.lab.experiments import running"),
+        ("lab/experiments/fig1/config.py", "import torch"),
+        ("lab/experiments/fig1/config.py", "from nap.lab.claims import claim"),
+        ("lab/experiments/fig1/claims.py", "from nap.lab.report import panels"),
+        ("lab/experiments/fig1/claims.py", "from nap.lab.loops.population import learner"),
+        ("lab/experiments/fig1/figure.py", "from nap.weights import Role"),
+        ("lab/experiments/common/rainbow/config.py", "from nap.lab.models import cnn"),
         ("lab/report/page.py", "import torch"),
         ("lab/claims.py", "from nap.diagnostics import feature_rank"),
         ("lab/datasets/images.py", "from nap.lab.loops.population import learner"),
@@ -170,5 +216,5 @@ def test_one_idea_a_file(path: Path) -> None:
 def test_public_names_are_few_and_there() -> None:
     import nap
 
-    assert len(nap.__all__) <= 16
+    assert len(nap.__all__) <= 22
     assert [name for name in nap.__all__ if not hasattr(nap, name)] == []

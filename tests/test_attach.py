@@ -27,6 +27,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*bfloat16")  # advised against, and the norms hold all the same
 @pytest.mark.parametrize("per", ["tensor", "row"])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 4e-3), (F64, 1e-14)]

@@ -12,8 +12,7 @@ from types import FrameType
 import pytest
 
 from nap.lab.cli import BAD_USAGE, FINE, PROBLEMS, main
-from nap.lab.experiments import running
-from nap.lab.experiments.experiment import MODULES, experiments
+from nap.lab.experiments import MODULES, experiments, running
 from nap.lab.launch import command
 from nap.lab.options import How
 from nap.lab.possible import SIZES, check_possible

@@ -19,7 +19,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from nap.lab.runner import Damaged, checkpoint, content, durable
+from nap.lab import files
+from nap.lab.runner import Damaged, checkpoint, content
 
 STATE = {
     "weights": {"w": torch.arange(12.0).reshape(3, 4), "half": torch.ones(5, dtype=torch.bfloat16)},
@@ -169,7 +170,7 @@ def test_a_damaged_checkpoint_never_replaces_the_good_previous_one(
             raise KeyboardInterrupt
         os.rename(old, new)
 
-    monkeypatch.setattr(durable.os, "replace", killed_between_the_renames)
+    monkeypatch.setattr(files.os, "replace", killed_between_the_renames)
     with pytest.raises(KeyboardInterrupt):
         checkpoint.save(latest, {**STATE, "at": 3})
     assert renames == [latest]
@@ -236,12 +237,12 @@ def test_a_full_disk_leaves_the_checkpoint_in_place(saved: Path) -> None:
 
 def test_a_full_disk_leaves_any_other_file_in_place(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
-    durable.write_json(path, {"sittings": 1})
+    files.write_json(path, {"sittings": 1})
     with (
         file_size_limit(100),
         pytest.raises(OSError, match=r"manifest\.json was not saved: File too large; it needs 4\.0 kB"),
     ):
-        durable.write_json(path, "x" * 4000)
+        files.write_json(path, "x" * 4000)
     assert path.read_text() == '{\n  "sittings": 1\n}\n'
     assert list(tmp_path.iterdir()) == [path]
 

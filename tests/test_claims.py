@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nap.lab.claims import CLAIMS, Claim, Evidence, Region, Verdict, command, judge, read, table, to_json
+from nap.lab.claims import Claim, Evidence, Region, Verdict, command, judge, read, table, to_json
 from nap.lab.claims.claim import NotEnough
 from nap.lab.claims.effects import decide, every
 from nap.lab.claims.samples import BROKEN, DAMAGED, FEWEST_POINTS, RESUMABLE, UNFINISHED, Samples
+from nap.lab.experiments import experiments
 from nap.lab.rows import Row, RowFile, Rows
 from nap.lab.runner.work import NOT_FINITE
 from synthetic_worlds import (
@@ -68,6 +69,9 @@ def verdicts(experiment: str, as_told: bool, thin: str = "") -> dict[str, list[E
     for claim, evidence in judge(Rows(rows)):
         found.setdefault(claim.id, []).append(evidence)
     return found
+
+
+CLAIMS = [claim for each in experiments().values() for claim in each.claims]
 
 
 def by_id(claim: Claim) -> str:

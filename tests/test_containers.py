@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from nap.lab.datasets import store
-from nap.lab.datasets.containers import candidates
-from nap.lab.datasets.dataset import Split
+from nap.lab.datasets.archives import candidates
+from nap.lab.datasets.dataset import Npm, Split, Web
 from nap.lab.datasets.fetch import fetch
-from nap.lab.datasets.origins import Npm, Web
 from nap.lab.datasets.store import FetchError
 from small_data import BATCHES, COLOUR_SET, as_file, installed, tar_of, write, zip_of
 from small_server import refused_address

@@ -107,7 +107,7 @@ def assert_weights_keep_their_first_norms(
     for name, rho in run.projector.radii.items():
         assert torch.equal(rho, norms_of(run.learner.initial[name], stacked=1))
     while run.done < run.total:
-        run.advance()
+        run.step()
         assert departures(run, run.learner.parameters).max() <= tolerance
 
 
@@ -164,7 +164,7 @@ def test_pixels_change_with_the_task_and_labels_stay() -> None:
     run = continual(NAP, stream="permuted pixels")
     notes, orders = watched(run), []
     while run.done < run.total:
-        run.advance()
+        run.step()
         assert run.learner.pixel_order is not None
         orders.append(run.learner.pixel_order.clone())
     assert all(torch.equal(of_task, DIGITS.labels.expand(3, -1)) for of_task in notes.labels)
@@ -179,7 +179,7 @@ def assert_resumes_after_any_epoch(arm: Arm, **changes: Any) -> None:
     expected = finished(unbroken)
     run, rows = continual(arm, dtype=torch.float32, **changes), []
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
         state = on_disk_and_back(run.state_dict())
         run = continual(arm, dtype=torch.float32, **changes)
         run.load_state_dict(state)
@@ -203,12 +203,12 @@ def test_a_run_on_permuted_pixels_resumes_bit_for_bit() -> None:
 
 def test_radii_come_from_the_checkpoint_not_from_the_weights_of_the_day() -> None:
     run = continual(NAP)
-    run.advance()
+    run.step()
     state = on_disk_and_back(run.state_dict())
     state["radii"]["body.1.weight"] *= 2
     resumed = continual(NAP)
     resumed.load_state_dict(state)
-    resumed.advance()
+    resumed.step()
     ratio = (
         resumed.learner.parameters["body.1.weight"].norm() / run.learner.parameters["body.1.weight"].norm()
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -10,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from nap.lab.datasets import corpus, text
+from nap.lab.datasets import corpus, tokens
 from nap.lab.datasets.catalog import DATA_SETS
 from nap.lab.datasets.corpus import load
 from nap.lab.datasets.dataset import TextSet
 from nap.lab.datasets.store import DataMissing
-from nap.lab.datasets.text import train_pieces
+from nap.lab.datasets.tokenizer import train_bpe
 from small_data import as_file, write
 
 PAGES = "".join(f"page {number} of forty.\n" for number in range(40)).encode()
@@ -88,8 +90,8 @@ def test_pieces_with_a_flipped_bit_are_learnt_again(
     before = flip_(path)
     again = load(["pages"], "bpe-300")
     assert path.read_bytes() == before
-    assert again.coder.fingerprint == found.coder.fingerprint
-    assert f"warning: {path} is not what was written" in capsys.readouterr().err
+    assert again.tokenizer.fingerprint == found.tokenizer.fingerprint
+    assert f"warning: {path} has changed" in capsys.readouterr().err
 
 
 def test_a_text_that_is_not_there_or_damaged_says_how_to_get_it(pages: Path) -> None:
@@ -123,14 +125,14 @@ def test_a_set_without_text_is_refused_by_what_it_holds() -> None:
 def test_a_tokenizer_of_the_catalogue(
     pages: Path, data_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train_pieces([PAGES.decode()], tmp_path / "x.json", vocabulary=280)
+    train_bpe([PAGES.decode()], tmp_path / "x.json", vocab_size=280)
     content = (tmp_path / "x.json").read_bytes()
     monkeypatch.setitem(DATA_SETS, "my-pieces", text_set("my-pieces", "my.json", content, "tokenizer"))
     with pytest.raises(DataMissing, match=r"my\.json is missing; run: nap data fetch my-pieces"):
         load(["pages"], "my-pieces")
     write(data_home / "my-pieces", {"my.json": content})
     named, by_path = load(["pages"], "my-pieces"), load(["pages"], str(tmp_path / "x.json"))
-    assert named.coder.vocabulary == 280
+    assert named.tokenizer.vocab_size == 280
     assert named.train == by_path.train
     with pytest.raises(ValueError, match=r"no tokenizer 'pages': name a JSON file, .*my-pieces, bytes"):
         load(["pages"], "pages")
@@ -149,7 +151,7 @@ def test_long_work_is_told(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None
     told: list[str] = []
     load(["pages"], "bytes", tell=told.append)
     assert told == []
-    monkeypatch.setattr(text, "TELL_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(tokens, "TELL_EVERY_SECONDS", 0.0)
     load(["pages"], "bpe-300", tell=told.append)
     assert told[0] == "learning 300 pieces from pages"
     assert told[1].startswith("tokenising pages (train): ")
@@ -187,7 +189,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
     one = Hub()
     monkeypatch.setitem(sys.modules, "datasets", one)
     monkeypatch.setattr(corpus, "STREAMED_VALID_TOKENS", 30)
-    monkeypatch.setattr(text, "_AT_ONCE", 40)
+    monkeypatch.setattr(tokens, "_AT_ONCE", 40)
     return one
 
 
@@ -205,9 +207,9 @@ def test_c4_is_streamed_once_up_to_the_limit(hub: Hub) -> None:
 
 
 def test_pieces_are_learnt_from_the_beginning_of_c4(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "LEARNT_FROM_DOCUMENTS", 50)
+    monkeypatch.setattr(corpus, "BPE_DOCUMENTS", 50)
     found = load(["c4"], "bpe-300", limit=40, tell=lambda _: None)
-    assert len(found.coder.encode(["train"])[0]) == 1
+    assert len(found.tokenizer.encode(["train"])[0]) == 1
     assert found.train.count == 40
 
 
@@ -254,3 +256,37 @@ def test_c4_needs_a_limit_and_no_company(hub: Hub) -> None:
     with pytest.raises(ValueError, match="not to be mixed as in c4, python"):
         load(["c4", "python"], "bytes", limit=100)
     assert hub.asked == []
+
+
+# ---- caches that users have -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("limit", "name"), [(None, "8d94a92ad34f0053"), (5, "8d94a92ad34f0053.5")])
+def test_tokens_of_earlier_versions_are_found(
+    tmp_path: Path, data_home: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, name: str
+) -> None:
+    """Names and descriptions of cached tokens stay as they were when version 0.1 wrote them."""
+    text = tmp_path / "pages.lines"
+    text.write_text("one page\nanother page\n", "utf-8")
+    source = "pages.lines d320c8a9f7287480c77ea51163bacca2f9d57a0864c05e34ba23c569e04b5f34"
+    parts = {f"{name}.train": b"another page", "8d94a92ad34f0053.valid": b"one page"}
+    for file, document in parts.items():
+        tokens_then = [*document, 256][: limit if "train" in file else None]
+        stored = b"".join(token.to_bytes(2, "little") for token in tokens_then)
+        part, at_most = file.rpartition(".")[2], limit if "train" in file else None
+        write(data_home / "tokens", {file: stored})
+        about = {"count": len(tokens_then), "vocabulary": 257, "end": 256, "coder": "bytes", "limit": at_most}
+        about |= {"source": f"{source}: {part}", "sha256": hashlib.sha256(stored).hexdigest()}
+        write(data_home / "tokens", {f"{file}.json": json.dumps(about).encode()})
+    monkeypatch.setattr(tokens, "write", lambda *_, **__: pytest.fail("tokenized again"))
+    found = load([str(text)], "bytes", limit=limit)
+    assert found.train.tokens.tolist() == [*b"another page", 256][:limit]
+
+
+def test_byte_pairs_of_earlier_versions_are_found(tmp_path: Path, data_home: Path) -> None:
+    pytest.importorskip("tokenizers")
+    text = tmp_path / "pages.lines"
+    text.write_text("one page\nanother page\n", "utf-8")
+    load([str(text)], "bpe-300")
+    assert (data_home / "tokens" / "70dc2c6178e297a4.bpe-300.json").exists()
+    assert (data_home / "tokens" / "70dc2c6178e297a4.bpe-300.json.sha256").exists()

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nap.lab.datasets.streams import batches
-from nap.lab.experiments.fig2 import MODES, TwinRun, Twins
+from nap.lab.experiments.fig2.config import MODES, Fig2Config
+from nap.lab.experiments.fig2.runs import TWIN_MODES, TwinRun
 from nap.lab.loops.population.continual import Row
 from nap.lab.loops.population.settings import Network
 from nap.projection.sphere import norms_of
@@ -30,7 +31,7 @@ from tiny_runs import (
     on_disk_and_back,
 )
 
-TWINS = Twins(
+TWINS = Fig2Config(
     data="digits",
     images=48,
     width=12,
@@ -61,7 +62,7 @@ def pair_of(run: TwinRun, mode: str, seed: int) -> tuple[TwinPair, list[Row]]:
     pair = TwinPair(
         module_of(start.learner, seed),
         lambda groups: torch.optim.Adam(groups, lr=TWINS.learning_rate),
-        mode=MODES[mode],
+        mode=TWIN_MODES[mode],
     )
     first = total_norm(pair)
     rows = []
@@ -99,7 +100,7 @@ def test_a_member_of_a_mode_is_the_projected_twin_of_a_pair(network: Network, mo
     ours = [row for row in rows if row["arm"] == mode and row["seed"] == seed]
     assert ours[-1]["step"] >= 30
     assert_same_numbers([{key: row[key] for key in expected[0]} for row in ours], expected, LIMIT)
-    for group, twin in ((0, pair.free), (1 + list(MODES).index(mode), pair.projected)):
+    for group, twin in ((0, pair.free), (1 + MODES.index(mode), pair.projected)):
         members = {name: run.coupling.group(p, group)[seed] for name, p in run.learner.parameters.items()}
         assert_same_parameters(members, dict(twin.named_parameters()), LIMIT)
 
@@ -149,7 +150,7 @@ def test_twins_resume_after_any_epoch_bit_for_bit(precision: Any) -> None:
     expected = finished(unbroken)
     run, rows = TwinRun(config, DIGITS, CPU), []
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
         state = on_disk_and_back(run.state_dict())
         run = TwinRun(config, DIGITS, CPU)
         run.load_state_dict(state)

@@ -38,7 +38,7 @@ def run(arm: Arm, device: str, settings: Continual = TINY, **options: Any) -> Co
 def trained(arm: Arm, device: str, settings: Continual = TINY, **options: Any) -> dict[str, Tensor]:
     work = run(arm, device, settings, **options)
     for _ in range(work.total):
-        work.advance()
+        work.step()
     return {name: p.detach().cpu() for name, p in work.learner.parameters.items()}
 
 
@@ -127,7 +127,7 @@ def test_float32_weights_stay_on_their_spheres(arm: Arm) -> None:
     work = run(arm, "cuda")
     before = {name: p.clone() for name, p in work.learner.parameters.items()}
     for _ in range(work.total):
-        work.advance()
+        work.step()
     grown = {n: (p.norm() / before[n].norm()).item() for n, p in work.learner.parameters.items()}
     if arm.project == "step":
         assert work.projector is not None
@@ -140,7 +140,7 @@ def test_compiled_losses_train_alike() -> None:
     plain, compiled = (run(NAP, "cuda", dtype=torch.float64, compiled=c) for c in (False, True))
     for work in (plain, compiled):
         for _ in range(3):
-            work.advance()
+            work.step()
     one, other = (w.learner.parameters for w in (plain, compiled))
     assert_same({n: p.detach() for n, p in one.items()}, {n: p.detach() for n, p in other.items()}, 1e-9)
 
@@ -149,18 +149,18 @@ def test_networks_of_other_shapes_compile_in_the_same_process() -> None:
     for channels, width in ((4, 6), 24), ((6, 8), 32), ((6, 8), 16):
         settings = replace(TINY, network="cnn", channels=channels, width=width)
         work = run(NAP, "cuda", settings, dtype=torch.float64, strategy="batched", compiled=True)
-        work.advance()
+        work.step()
         assert work.learner.recipe.compiled
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_stops_before_an_update_that_is_not_finite(dtype: torch.dtype) -> None:
     work = run(replace(NAP, affine="free"), "cuda", dtype=dtype)
-    work.advance()
+    work.step()
     learner = work.learner
     before = {name: p.clone() for name, p in learner.parameters.items()}
     learner.images[:] = float("nan")
     with pytest.raises(NotFinite, match="step 7"):
-        work.advance()
+        work.step()
     for name, value in before.items():
         torch.testing.assert_close(learner.parameters[name], value, rtol=1e-6, atol=1e-7)

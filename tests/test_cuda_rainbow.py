@@ -24,7 +24,7 @@ def on_gpu(variant: Variant, **options: Any) -> RainbowRun:
 def test_graphs_compute_what_plain_steps_compute(variant: Variant) -> None:
     """For one interval: later on the smallest difference may change an action, and with it everything."""
     graph, plain = on_gpu(variant, graph=True), on_gpu(variant, graph=False)
-    one, other = graph.advance(), plain.advance()
+    one, other = graph.step(), plain.step()
     assert one[0]["score"] == other[0]["score"]
     assert one[0]["loss"] == pytest.approx(other[0]["loss"], rel=1e-3)
     values = dict(plain.learner.online.named_parameters())
@@ -45,7 +45,7 @@ def test_making_graphs_leaves_no_trace() -> None:
 def test_a_sequence_runs_and_resumes_on_the_gpu() -> None:
     whole, first, rest = (on_gpu(NAP) for _ in range(3))
     rows = finished(whole)
-    first.advance()
+    first.step()
     rest.load_state_dict(first.state_dict())
     again = finished(rest)
     assert [row["frames"] for row in again] == [row["frames"] for row in rows[1:]]

@@ -36,7 +36,7 @@ def work(arm: VisionArm, config: Seeing = TINY, **options: Any) -> VisionWork:
 @pytest.fixture
 def images(tmp_path: Path) -> str:
     pytest.importorskip("PIL")
-    from small_pictures import write_folders
+    from small_images import write_folders
 
     return str(write_folders(tmp_path / "images"))
 
@@ -49,7 +49,7 @@ def viewing(images: str, arm: VisionArm, *, workers: int = 0, **options: Any) ->
 def finished(run: VisionWork | ViewingWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
     return rows
 
 
@@ -89,7 +89,7 @@ def test_recording_leaves_no_trace() -> None:
 def test_a_run_resumes_and_weights_keep_their_norms() -> None:
     whole, first, rest = (work(NAP) for _ in range(3))
     rows = finished(whole)
-    first.advance()
+    first.step()
     rest.load_state_dict(copy.deepcopy(first.state_dict()))
     again = finished(rest)
     assert [row["step"] for row in again] == [row["step"] for row in rows[1:]]
@@ -134,7 +134,7 @@ def test_networks_that_learn_together_learn_what_each_learns_alone(arm: VisionAr
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 def test_a_pass_never_waits_for_the_device() -> None:
     run = work(NAP)
-    run.advance()
+    run.step()
     order = run.trainer.draws[:, 0].clone()
     torch.cuda.synchronize()
     try:
@@ -179,7 +179,7 @@ def test_a_recording_of_files_leaves_no_trace(images: str) -> None:
 def test_a_graph_goes_on_with_a_state_that_is_put_under_it(images: str, workers: int) -> None:
     """In the work that recorded it, in another, and in one without a graph; batches are pinned beside it."""
     first = viewing(images, NAP, workers=workers)
-    first.advance()
+    first.step()
     state = copy.deepcopy(first.state_dict())
     rows, reached = finished(first), weights(first).clone()
     start = torch.cat(

@@ -21,7 +21,7 @@ import pytest
 
 import nap
 from nap import diagnostics, methods
-from nap.lab.experiments.experiment import MODULES
+from nap.lab.experiments import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -154,8 +154,6 @@ def test_the_site(tmp_path: Path) -> None:
     shown = {name: (tmp_path / "reproduce" / f"{name}.html").read_text("utf-8") for name in MODULES}
     assert [name for name, html in shown.items() if "<!-- lab:" in html] == []
     assert site.lists_read_as_text() == {}
-    for heading in re.findall(r"^### (.*)$", hook("reproduction").evidence_of_the_paper_page(), re.MULTILINE):
-        assert any(f">{heading}<" in html for html in shown.values()), f"no reproduction page has “{heading}”"
 
 
 def test_faults_of_a_site_are_seen(tmp_path: Path) -> None:
@@ -178,21 +176,23 @@ def test_every_experiment_has_its_page() -> None:
         assert f"<!-- lab: verdicts {name} -->" in page
 
 
-def test_rows_of_the_paper_page_are_read() -> None:
-    rows = hook("reproduction").stated_rows()
-    assert {name for row in rows for name in row.names} == set(MODULES)
-    assert all(row.scales for row in rows)
-    assert all(re.fullmatch(r"\d+ / \d+ / \d+|", row.verdicts) for row in rows)
-    (sines,) = [row for row in rows if row.variant == "sines"]
-    assert (sines.names, sines.scales) == (("induction",), ("paper",))
+def test_every_log_is_in_its_index() -> None:
+    index = (DOCS / "log/index.md").read_text("utf-8")
+    assert [page.name for page in (DOCS / "log").glob("20*.md") if f"({page.name})" not in index] == []
+
+
+def test_a_page_says_first_what_came_out() -> None:
+    for page in [*(DOCS / "reproduce").glob("*.md"), *(DOCS / "log").glob("20*.md"), DOCS / "results.md"]:
+        title, second = page.read_text("utf-8").split("\n\n")[:2]
+        assert title.startswith("# "), page.name
+        bold = second.startswith("**") or page.stem == "2026-11-18-fair-comparisons"  # rules came first there
+        assert bold, f"{page.name}: the first paragraph is the conclusion"
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_verdicts_on_different_rows_have_different_headings(name: str) -> None:
     headings = re.findall("^### (.*)$", hook("reproduction").verdicts(name), re.MULTILINE)
     assert len({*headings}) == len(headings)
-    variants = [heading.endswith(")") for heading in headings]
-    assert variants == sorted(variants)  # the experiment's own settings come first
 
 
 def test_verdicts_come_from_the_rows() -> None:
@@ -231,47 +231,76 @@ def test_comments_of_fields_become_docstrings() -> None:
     assert remark(["x: Any = f()  # type: ignore[misc]"]) == remark(["x = 1"]) == ""
 
 
+DECLINE = "log/2026-11-15-decline-at-demo-scale.md"
+COLLAPSE = "89 % of units linearized, rank 2; with NaP none, rank 293"
+
+
 @pytest.mark.parametrize(
-    ("page", "quoted", "from_paper_md"),
+    ("quoted", "page", "measured", "where"),
     [
         (
-            "schedules.md",
             "At 10⁻³ the two change places, LayerNorm .60, NaP .48",
+            "schedules.md",
             "*rises*, .44 → .60, NaP stays, .50 → .48",
-        ),
-        ("schedules.md", "at 3·10⁻⁴ NaP .56, LayerNorm .41", "| NaP | .68 | .42 | .56 |"),
-        ("schedules.md", "at 10⁻³ .409 against .450", "| NaP | .409 | .450 |"),
-        ("schedules.md", "at 5·10⁻⁴ .361 against .366", "| NaP, `--learning-rate 5e-4` | .361 | .366 |"),
-        ("schedules.md", "at 3·10⁻⁴ .326 against .291", "| NaP, `--learning-rate 3e-4` | .326 | .291 |"),
-        ("schedules.md", "the gap was 14.8 %", "14.8 % [14.2, 15.3] of the curve's height"),
-        ("schedules.md", "agreed within 0.9 % of their height", ".9 % of the height"),
-        ("diagnostics.md", ".7 % of the dead came back without norms, and 100 %", ".7 % [.5, .9]"),
-        (
-            "diagnostics.md",
-            "89 % of the units ended linearized",
-            "89 % of units linearized, rank 2; with NaP none, rank 293",
+            "reproduce/fig1.md",
         ),
         (
-            "diagnostics.md",
-            "at 2 of 512 without NaP, at 293 with it",
-            "89 % of units linearized, rank 2; with NaP none, rank 293",
+            "at 3·10⁻⁴ NaP .56, LayerNorm .41",
+            "schedules.md",
+            "| NaP | .68 | .42 | .56 |",
+            "reproduce/fig1.md",
+        ),
+        ("at 10⁻³ .409 against .450", "schedules.md", "| NaP | .409 | .450 |", DECLINE),
+        (
+            "at 5·10⁻⁴ .361 against .366",
+            "schedules.md",
+            "| NaP, `--learning-rate 5e-4` | .361 | .366 |",
+            DECLINE,
         ),
         (
+            "at 3·10⁻⁴ .326 against .291",
+            "schedules.md",
+            "| NaP, `--learning-rate 3e-4` | .326 | .291 |",
+            DECLINE,
+        ),
+        (
+            "the gap was 14.8 %",
+            "schedules.md",
+            "14.8 % [14.2, 15.3] of the curve's height",
+            "reproduce/fig2.md",
+        ),
+        ("agreed within 0.9 % of their height", "schedules.md", ".9 % of the height", "reproduce/fig2.md"),
+        (
+            ".7 % of the dead came back without norms, and 100 %",
             "diagnostics.md",
+            ".7 % [.5, .9]",
+            "reproduce/revival.md",
+        ),
+        ("89 % of the units ended linearized", "diagnostics.md", COLLAPSE, "reproduce/fig4.md"),
+        ("at 2 of 512 without NaP, at 293 with it", "diagnostics.md", COLLAPSE, "reproduce/fig4.md"),
+        (
             "lost 18 to 36 points from the first task",
+            "diagnostics.md",
             "18 to 36 points from the first task to the second",
+            "reproduce/fig1.md",
         ),
-        ("faq.md", ".56 against .61 when free and .63 joint", "left free .61, projected jointly .63"),
         (
+            ".56 against .61 when free and .63 joint",
             "faq.md",
+            "left free .61, projected jointly .63",
+            "reproduce/fig1.md",
+        ),
+        (
             ".41 against .38 when free and .44 joint",
+            "faq.md",
             "| NaP, scale and offset free (`--affine free`) | .376 |",
+            DECLINE,
         ),
     ],
 )
-def test_quoted_results_are_those_of_the_paper_page(page: str, quoted: str, from_paper_md: str) -> None:
+def test_quoted_results_were_measured(quoted: str, page: str, measured: str, where: str) -> None:
     assert quoted in (DOCS / page).read_text("utf-8")
-    assert from_paper_md in (ROOT / "PAPER.md").read_text("utf-8")
+    assert measured in (DOCS / where).read_text("utf-8")
 
 
 @pytest.mark.slow

@@ -12,9 +12,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nap.lab.datasets.questions import read
+from nap.lab.datasets.multiple_choice import read
 from nap.lab.datasets.store import DataMissing
-from nap.lab.datasets.text import Bytes
+from nap.lab.datasets.tokenizer import ByteTokenizer
 from nap.lab.loops.language.arms import NAP
 from nap.lab.loops.language.examined import HELD_OUT, ExaminedWork, exam
 from nap.lab.loops.language.settings import LanguageModelConfig
@@ -47,7 +47,7 @@ def work(*exams: str, **changes: Any) -> ExaminedWork:
 def finished(run: ExaminedWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
     return rows
 
 
@@ -73,7 +73,7 @@ def test_texts_and_answers_are_judged_as_by_hand(tmp_path: Path) -> None:
     run = work(f"piqa={riddles}", f"other={text}", examined=0, batch_size=1)
     rows = {row["set"]: row for row in finished(run) if row.get("kind") == "exam"}
     model = copy.deepcopy(run.trainer.model).eval().requires_grad_(False)
-    line = np.array([t for p in PASSAGES for t in [*p["text"].encode(), Bytes.end]])
+    line = np.array([t for p in PASSAGES for t in [*p["text"].encode(), ByteTokenizer.end]])
     pieces = [line[i : i + 33] for i in range(0, len(line) - 32, 32)]
     tokens = torch.from_numpy(np.stack(pieces))
     logits = model(tokens[:, :-1])
@@ -87,7 +87,7 @@ def test_texts_and_answers_are_judged_as_by_hand(tmp_path: Path) -> None:
     for question in read("piqa", riddles):
         values = []
         for answer in question.answers:
-            whole = torch.tensor([[Bytes.end, *question.begins.encode(), *answer.encode()][-33:]])
+            whole = torch.tensor([[ByteTokenizer.end, *question.begins.encode(), *answer.encode()][-33:]])
             chances = model(whole[:, :-1]).log_softmax(-1)[0]
             count = len(answer.encode())
             values.append(sum(chances[-i, whole[0, -i]].item() for i in range(1, count + 1)))
@@ -111,7 +111,7 @@ def test_what_was_learnt_from_is_no_exam(tmp_path: Path) -> None:
     said: list[str] = []
 
     def made(path: Path) -> Any:
-        return exam("x", str(path), Bytes(), 16, learnt=["python", str(learnt)], tell=said.append)
+        return exam("x", str(path), ByteTokenizer(), 16, learnt=["python", str(learnt)], tell=said.append)
 
     first, second = (torch.cat([one[[k]] for k in range(len(one))]) for one in (made(mixed), made(new)))
     assert said == ["exam x: 3 of 7 documents are learnt from, and left out"]
@@ -119,7 +119,7 @@ def test_what_was_learnt_from_is_no_exam(tmp_path: Path) -> None:
     part = written(tmp_path / "part.jsonl", pages[:5])
     for path, why in ((part, "is in the text that is learnt from"), (again, "which is learnt from")):
         with pytest.raises(ValueError, match=rf"the exam x is .*{why}|the exam x {why}.* name another text"):
-            exam("x", str(path), Bytes(), 16, learnt=[str(learnt)])
+            exam("x", str(path), ByteTokenizer(), 16, learnt=[str(learnt)])
     with pytest.raises(ValueError, match="the exam python is python, which is learnt from"):
         work("python")
 
@@ -154,7 +154,7 @@ def test_what_is_missing_is_said_before_training() -> None:
 def test_a_run_that_resumes_is_examined_like_one_that_did_not_stop(tmp_path: Path) -> None:
     passages = f"lambada={written(tmp_path / 'a.jsonl', PASSAGES)}"
     whole, first, rest = finished(work(passages)), work(passages), work(passages)
-    rows = first.advance()
+    rows = first.step()
     rest.load_state_dict(copy.deepcopy(first.state_dict()))
     assert rows + finished(rest) == whole
 
@@ -165,7 +165,7 @@ def test_the_same_set_twice_is_refused(tmp_path: Path) -> None:
         work(f"other={text}", f"other={text}")
     with pytest.raises(ValueError, match="two exams are named held out"):
         work(f"held out={text}")
-    assert len(exam("other", str(text), Bytes(), 32)) > 1
+    assert len(exam("other", str(text), ByteTokenizer(), 32)) > 1
 
 
 def test_what_cannot_be_examined_is_said_before_texts_are_put_into_tokens(
@@ -200,7 +200,7 @@ def test_an_answer_that_the_model_cannot_see_is_refused_before_training(tmp_path
 def test_an_exam_must_stay_what_it_was(tmp_path: Path) -> None:
     passages = written(tmp_path / "a.jsonl", PASSAGES)
     first = work(f"lambada={passages}")
-    first.advance()
+    first.step()
     state = copy.deepcopy(first.state_dict())
     passages.touch()  # the same content is the same exam
     work(f"lambada={passages}").load_state_dict(state)

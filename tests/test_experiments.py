@@ -6,36 +6,37 @@ import dataclasses
 import json
 import re
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from nap.lab import rows as row_files
-from nap.lab.claims import CLAIMS, judge
-from nap.lab.claims.fig4 import METHODS as CLAIMED_METHODS
+from nap.lab.claims import judge
 from nap.lab.datasets.catalog import find_images
-from nap.lab.experiments import fig1, fig2, fig4, revival, stats
-from nap.lab.experiments.experiment import experiments
-from nap.lab.experiments.revival import RevivalRun
+from nap.lab.experiments import experiments, fig4, readers, stats
+from nap.lab.experiments.fig1 import config as fig1_config
+from nap.lab.experiments.fig2 import config as fig2_config
+from nap.lab.experiments.fig4 import config as fig4_config
+from nap.lab.experiments.revival import config as revival_config
+from nap.lab.experiments.revival.runs import RevivalRun
 from nap.lab.loops.population.arms import Arm
-from nap.lab.loops.population.build import METHODS, network_factory
+from nap.lab.loops.population.build import network_factory
 from nap.lab.loops.population.continual import ArmRun
 from nap.lab.loops.population.learner import Learner
 from nap.lab.loops.population.settings import Continual
 from nap.lab.models.nets import cnn, mlp
-from nap.lab.report.sections import SECTIONS
 from nap.lab.rows import Rows
 from tiny_runs import CPU, assert_same_parameters, finished, module_of, on_disk_and_back
 
 FEW: dict[str, Any] = {"data": "digits", "images": 10, "batch_size": 10, "seeds": 3, "probe": 10}
 TASKS: dict[str, Any] = {**FEW, "tasks": 4, "epochs": 6, "depth": 2, "learning_rate": 1e-2}
 CONFIGS: dict[str, Any] = {  # of the experiments that have runs of their own; stats reads those of fig4
-    "fig1": replace(fig1.PAPER, network="mlp", width=32, **TASKS),
-    "fig2": replace(fig2.EXPERIMENT.scales["demo"], width=16, epochs=4, **FEW),
-    "fig4": replace(fig4.PAPER, narrow=16, channels=(4,), redo_every=5, **TASKS),
-    "revival": replace(revival.DEMO, width=16, **TASKS | {"learning_rate": 0.03}),
+    "fig1": replace(fig1_config.PAPER, network="mlp", width=32, **TASKS),
+    "fig2": replace(fig2_config.DEMO, width=16, epochs=4, **FEW),
+    "fig4": replace(fig4_config.PAPER, narrow=16, channels=(4,), redo_every=5, **TASKS),
+    "revival": replace(revival_config.DEMO, width=16, **TASKS | {"learning_rate": 0.03}),
 }
 ALL = experiments(["fig1", "fig2", "fig4", "stats", "revival"])
 SCALES = [(name, scale) for name, experiment in ALL.items() for scale in experiment.scales]
@@ -62,7 +63,7 @@ def rows_of(name: str) -> Rows:
 def assert_every_claim_is_decided(name: str, rows: Rows) -> None:
     """None lacks rows, columns or tasks; what the numbers say is another matter at this size."""
     results = judge(rows)
-    assert {claim.id for claim, _ in results} == {c.id for c in CLAIMS if (c.reads or c.experiment) == name}
+    assert {claim.id for claim, _ in results} == {claim.id for each in readers(name) for claim in each.claims}
     for claim, evidence in results:
         assert evidence.effect is not None, f"{claim.id} ({evidence.subject}): {evidence.missing}"
         assert evidence.seeds == 3
@@ -70,13 +71,12 @@ def assert_every_claim_is_decided(name: str, rows: Rows) -> None:
 
 
 def assert_every_panel_is_full(name: str, rows: Rows) -> None:
-    sections = [section for section in SECTIONS if section.reads == name]
-    assert sections
-    for section in sections:
-        assert section.missing(rows) == []
-        for panel in (panel for figure in section.figures(rows) for panel in figure.panels):
-            assert panel.lines, f"{section.name}, {panel.title}: no line"
-            assert not panel.note, f"{section.name}, {panel.title}: {panel.note}"
+    for experiment in readers(name):
+        assert experiment.figure is not None
+        assert experiment.figure.missing(rows) == []
+        for panel in (panel for figure in experiment.figure.figures(rows) for panel in figure.panels):
+            assert panel.lines, f"{experiment.name}, {panel.title}: no line"
+            assert not panel.note, f"{experiment.name}, {panel.title}: {panel.note}"
 
 
 @pytest.mark.parametrize(("name", "scale"), SCALES)
@@ -106,14 +106,14 @@ def assert_network_fits(settings: Continual, shape: tuple[int, int, int], classe
 @pytest.mark.parametrize(
     ("config", "count"),
     [
-        (fig4.PAPER, 60),
-        (replace(fig4.PAPER, streams=("random labels",)), 30),
-        (replace(fig4.PAPER, networks=("cnn",), streams=("permuted pixels",), methods=("ReDo",)), 3),
-        (replace(fig4.PAPER, optimizer_state=("reset", "keep"), layer_norm=False), 112),
+        (fig4_config.PAPER, 60),
+        (replace(fig4_config.PAPER, streams=("random labels",)), 30),
+        (replace(fig4_config.PAPER, networks=("cnn",), streams=("permuted pixels",), methods=("ReDo",)), 3),
+        (replace(fig4_config.PAPER, optimizer_state=("reset", "keep"), layer_norm=False), 112),
     ],
 )
-def test_fig4_crosses_networks_streams_methods_and_nap(config: fig4.Robustness, count: int) -> None:
-    found = fig4.runs(config)
+def test_fig4_crosses_networks_streams_methods_and_nap(config: fig4_config.Fig4Config, count: int) -> None:
+    found = fig4.EXPERIMENT.runs(config)
     assert len({run.name for run in found}) == len(found) == count
     keys = ("network", "stream", "method", "nap", "optimizer_state")
     crossed = {tuple(run.config.tags[key] for key in keys) for run in found}
@@ -132,22 +132,18 @@ def test_fig4_crosses_networks_streams_methods_and_nap(config: fig4.Robustness, 
         assert settings.width == {"mlp": 512, "cnn": 256}[settings.network]
 
 
-def test_methods_have_the_same_names_everywhere() -> None:
-    assert set(get_args(fig4.Method)) == set(METHODS) == set(CLAIMED_METHODS)
-
-
 def test_stats_shares_the_runs_of_fig4() -> None:
-    config = fig4.DEMO
+    config = fig4_config.DEMO
     ours, theirs = ([(run.name, run.config) for run in of.EXPERIMENT.runs(config)] for of in (stats, fig4))
     assert ours == theirs
     assert (stats.EXPERIMENT.folder, stats.EXPERIMENT.scales) == ("fig4", fig4.EXPERIMENT.scales)
 
 
 def test_revival_gives_sgd_its_own_rate() -> None:
-    config = replace(revival.DEMO, learning_rate=1e-3, sgd_learning_rate=0.25)
+    config = replace(revival_config.DEMO, learning_rate=1e-3, sgd_learning_rate=0.25)
     rates = {
         (run.config.tags["norm"], run.config.arm.optimizer): run.config.settings.learning_rate
-        for run in revival.runs(config)
+        for run in ALL["revival"].runs(config)
     }
     norms = ("none", "LayerNorm", "RMSNorm")
     assert rates == {(norm, "Adam"): 1e-3 for norm in norms} | {(norm, "SGD"): 0.25 for norm in norms}
@@ -173,11 +169,13 @@ def test_revival_counts_units_that_die_and_come_back(norm: str, network: Any) ->
     config = replace(
         CONFIGS["revival"], network=network, channels=(4, 4), tasks=2, learning_rate=0.1, epochs=4
     )
-    [run] = [run for run in revival.runs(config) if run.config.tags["norm"] == norm and "adam" in run.name]
+    [run] = [
+        run for run in ALL["revival"].runs(config) if run.config.tags["norm"] == norm and "adam" in run.name
+    ]
     work: Any = run.start(CPU)
     before, revivals, deaths = None, 0.0, 0.0
     for unit in range(work.total):
-        rows = work.advance()
+        rows = work.step()
         now = dead_in_modules(work.learner, work.learner.images[: config.probe])
         before = now if before is None else before
         for k, row in enumerate(rows):
@@ -194,12 +192,12 @@ def test_revival_counts_units_that_die_and_come_back(norm: str, network: Any) ->
 
 
 def test_a_revival_run_resumes_after_any_epoch_bit_for_bit() -> None:
-    run = revival.runs(replace(CONFIGS["revival"], tasks=2, epochs=2))[1]
+    run = ALL["revival"].runs(replace(CONFIGS["revival"], tasks=2, epochs=2))[1]
     unbroken: Any = run.start(CPU)
     expected = finished(unbroken)
     work, rows = run.start(CPU), []
     while work.done < work.total:
-        rows += work.advance()
+        rows += work.step()
         state = on_disk_and_back(work.state_dict())
         work = run.start(CPU)
         work.load_state_dict(state)
@@ -221,7 +219,7 @@ def test_a_revival_run_resumes_after_any_epoch_bit_for_bit() -> None:
 )
 def test_settings_out_of_range_are_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(fig4.DEMO, **change)
+        replace(fig4_config.DEMO, **change)
 
 
 def test_arms_that_make_no_sense_are_refused() -> None:

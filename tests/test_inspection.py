@@ -118,7 +118,7 @@ def test_fine_models_exit_with_0(
     printed = capsys.readouterr().out
     assert printed.startswith("Step 1: normalise")
     assert "Step 2: project" in printed
-    assert printed.endswith("No problems found.\n")
+    assert "No problems found.\n\nAdvice\n  - " in printed
 
 
 @pytest.mark.parametrize(("factory", "named"), [("Gate", "score"), ("make_infinite_head", "2.weight")])
@@ -223,3 +223,43 @@ def test_example_inputs(text: str, shape: list[int], dtype: str) -> None:
 def test_wrong_kinds_of_args_are_named() -> None:
     with pytest.raises(ValueError, match="args as int and kwargs as dict"):
         inspection.model_and_inputs((nn.Linear(2, 2), 3))
+
+
+def advice_for(model: nn.Module, x: torch.Tensor, **projector: str) -> str:
+    return "\n".join(inspection.describe(model, x, projector=projector).advice)
+
+
+def test_advice_follows_the_model() -> None:
+    relu = nn.Sequential(nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 3))
+    said = advice_for(relu, torch.randn(4, 8))
+    assert "output: 2.weight projected" in said
+    assert "affine='joint') keeps" in said
+    assert "weight decay: none on projected weights" in said
+    assert "learning rate: start at twice" in said
+    assert "exclude" not in said
+    gelu = nn.Sequential(nn.Linear(8, 9), nn.GELU(), nn.Linear(9, 3))
+    said = advice_for(gelu, torch.randn(4, 8), output="free")
+    assert "output: 2.weight left free" in said
+    assert "affine='joint' is not exact here" in said
+    nn.init.normal_(relu.get_parameter("2.weight"), std=1e-4)
+    assert "output: 2.weight may grow" in advice_for(relu, torch.randn(4, 8))
+
+
+class Spare(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if x.shape[0] > 100 else self[0](x)
+
+
+def test_advice_names_what_the_example_never_used() -> None:
+    model = Spare(nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 3))
+    assert "exclude: 2.weight: not used on this example" in advice_for(model, torch.randn(4, 8))
+
+
+@pytest.mark.parametrize("width", [16, 64, 256])
+def test_the_cost_of_small_pinned_layers_is_told_at_any_width(width: int) -> None:
+    model = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 3))
+    nn.init.normal_(model.get_parameter("2.weight"), std=0.05 / width**0.5)
+    assert "2.weight: pinned at 0.0" in advice_for(model, torch.randn(4, 8), output="project")
+    text = str(inspection.describe(model, torch.randn(4, 8), projector={"output": "project"}))
+    assert "2.weight: pinned at 0.0" in text.partition("Advice")[2]
+    assert "pinned" not in advice_for(model, torch.randn(4, 8))  # the default lets it grow

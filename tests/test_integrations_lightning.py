@@ -89,6 +89,7 @@ def test_accumulated_batches_are_one_update(tmp_path: Path) -> None:
     assert watch.held[1::2] == [False, True] * 3  # updates end the batches 2, 4, 6, ...
 
 
+@pytest.mark.filterwarnings("ignore:.*bfloat16")  # 16-bit weights are advised against
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16-mixed", 1e-6), ("bf16-true", 4e-3)])
 def test_sixteen_bits(precision: Any, tolerance: float, tmp_path: Path) -> None:
     callback = NaPCallback()

@@ -24,14 +24,15 @@ from nap.lab import rows
 from nap.lab.claims import folders
 from nap.lab.claims.samples import UNFINISHED
 from nap.lab.cli import answered, main
-from nap.lab.experiments.experiment import MODULES
+from nap.lab.experiments import MODULES
 from nap.lab.experiments.running import run
-from nap.lab.experiments.walk import EXPERIMENT, WalkConfig
+from nap.lab.experiments.walk import EXPERIMENT
+from nap.lab.experiments.walk.config import WalkConfig
 from nap.lab.launch import beat
 from nap.lab.launch.found import Found, look
 from nap.lab.options import How, Request
 from nap.lab.report.facts import read_run
-from nap.lab.runner import RunFolder, carry_out, checkpoint
+from nap.lab.runner import RunFolder, checkpoint, run_work
 from nap.lab.runner.lock import Lock
 from nap.lab.runner.signals import StopRequest
 
@@ -99,7 +100,7 @@ def done(path: Path, units: int) -> Path:
     with RunFolder.open(home, experiment="walk", scale="demo", run=walk.name, config=walk.config) as folder:
         work = walk.start(torch.device("cpu"))
         often: dict[str, Any] = {"checkpoint_every_seconds": 0.0, "save_share": 1e6} if units < 60 else {}
-        carry_out(work, folder, device=torch.device("cpu"), stop=stop, on_progress=look_out, **often)
+        run_work(work, folder, device=torch.device("cpu"), stop=stop, on_progress=look_out, **often)
     (home / "progress.json").write_text(json.dumps({"done": units, "total": 60, "unit": "steps"}))
     (home / "worker.log").write_text("walks: begun\n")
     return home
@@ -359,11 +360,11 @@ def test_a_figure_whose_rows_lack_a_column_does_not_stop_the_page(tmp_path: Path
 
 def test_a_resume_that_cannot_be_exact_says_so_in_manifest_and_report(tmp_path: Path) -> None:
     class Emulated(small_work.Training):
-        not_taken_up = ""
+        not_restored = ""
 
         def load_state_dict(self, state: dict) -> None:
             super().load_state_dict(state)
-            self.not_taken_up = "emulators cannot be saved"
+            self.not_restored = "emulators cannot be saved"
 
     small_work.stop_at(tmp_path, 5)
     heard: list[str] = []

@@ -19,7 +19,7 @@ from nap.lab import rows
 from nap.lab.board import metrics
 from nap.lab.cli import BAD_USAGE, FINE, IN_USE, PROBLEMS, main
 from nap.lab.datasets.catalog import DATA_SETS
-from nap.lab.experiments.experiment import MODULES, experiments
+from nap.lab.experiments import MODULES, experiments
 from nap.lab.experiments.running import pick_device
 from nap.lab.options import How, parse
 
@@ -286,14 +286,14 @@ def test_help_has_an_example(line: str, capsys: pytest.CaptureFixture[str]) -> N
 
 def command(*words: str) -> list[str]:
     code = (
-        "import sys; from nap.lab.cli import main; from nap.lab.experiments.experiment import MODULES; "
+        "import sys; from nap.lab.cli import main; from nap.lab.experiments import MODULES; "
         "MODULES['tiny'] = 'tiny_experiment'; sys.exit(main())"
     )
     return [sys.executable, "-c", code, *words]
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]), "OMP_NUM_THREADS": "1"}
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:

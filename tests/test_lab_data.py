@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nap.lab.datasets.dataset import ImageSet, Split
+from nap.lab.datasets.dataset import Debian, ImageSet, Npm, PyPI, Split, Web
 from nap.lab.datasets.fetch import fetch
-from nap.lab.datasets.origins import Debian, Npm, PyPI, Web
 from nap.lab.datasets.store import FetchError
 from small_data import (
     BATCHES,

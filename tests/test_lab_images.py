@@ -14,13 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nap.lab.datasets import store
-from nap.lab.datasets.catalog import DATA_SETS, find
-from nap.lab.datasets.dataset import ImageSet
+from nap.lab.datasets.catalog import DATA_SETS, IMAGE_SETS, find
+from nap.lab.datasets.dataset import ImageSet, Web
 from nap.lab.datasets.fetch import fetch
-from nap.lab.datasets.formats import read_idx
-from nap.lab.datasets.image_sets import IMAGE_SETS
-from nap.lab.datasets.images import DataMissing, Images, load
-from nap.lab.datasets.origins import Web
+from nap.lab.datasets.images import DataMissing, Images, load, read_idx
 from nap.lab.datasets.store import describe
 from small_data import BATCHES, COLOUR_SET, GREY, GREY_SET, LABELS, PIXELS, write
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from nap.lab.datasets.corpus import HELD_OUT, load, texts
+from nap.lab.datasets.corpus import VALID_EVERY, load, texts
 from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, decayed
 from nap.lab.loops.language.language import LanguageModelWork
 from nap.lab.loops.language.settings import LanguageModelConfig
@@ -43,7 +43,7 @@ def work(arm: Any = NAP, config: LanguageModelConfig = SMALL, **options: Any) ->
 def finished(work: LanguageModelWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while work.done < work.total:
-        rows += work.advance()
+        rows += work.step()
     return rows
 
 
@@ -55,8 +55,8 @@ def test_validation_sees_other_documents(book: str) -> None:
     corpus = load([book], "bytes")
     train, valid = in_words(corpus.train.tokens), in_words(corpus.valid.tokens)
     for number, text in enumerate(texts([book])):
-        assert (text in valid) == (number % HELD_OUT == 0)
-        assert (text in train) == (number % HELD_OUT != 0)
+        assert (text in valid) == (number % VALID_EVERY == 0)
+        assert (text in train) == (number % VALID_EVERY != 0)
 
 
 def test_tokens_are_made_anew_when_the_text_changes(book: str, data_home: Path) -> None:
@@ -70,9 +70,9 @@ def test_tokens_are_made_anew_when_the_text_changes(book: str, data_home: Path) 
 def test_pieces_are_learnt_from_the_training_part_alone(tmp_path: Path) -> None:
     path = tmp_path / "book.jsonl"
     held_out, shown = '{"text": "zyx zyx zyx"}\n', '{"text": "abc abc abc"}\n'
-    path.write_text("".join(shown if n % HELD_OUT else held_out for n in range(200)), "utf-8")
+    path.write_text("".join(shown if n % VALID_EVERY else held_out for n in range(200)), "utf-8")
     corpus = load([str(path)], "bpe-300")
-    assert [len(tokens) for tokens in corpus.coder.encode(["abc", "zyx"])] == [1, 3]
+    assert [len(tokens) for tokens in corpus.tokenizer.encode(["abc", "zyx"])] == [1, 3]
     assert load([str(path)], "bpe-300").train == corpus.train
 
 
@@ -108,7 +108,7 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(book: str) -
     whole = finished(work(config=config))
     for stop in (1, 2):
         first, rest = work(config=config), work(config=config)
-        rows = [row for _ in range(stop) for row in first.advance()]
+        rows = [row for _ in range(stop) for row in first.step()]
         rest.load_state_dict(copy.deepcopy(first.state_dict()))
         assert rows + finished(rest) == whole
 
@@ -116,7 +116,7 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(book: str) -
 def test_a_run_does_not_go_on_with_another_text(book: str) -> None:
     config = replace(SMALL, text=(book,))
     first = work(config=config)
-    first.advance()
+    first.step()
     Path(book).write_text('{"text": "another one, and longer than that"}\n' * 99, "utf-8")
     with pytest.raises(ValueError, match="not those that this run began with"):
         work(config=config).load_state_dict(first.state_dict())
@@ -152,7 +152,7 @@ def test_settings_are_checked() -> None:
 
 def test_every_window_counts_in_a_judgement_also_where_they_fill_no_batch() -> None:
     run = work()
-    run.advance()
+    run.step()
     loss, accuracy = run.judged_on(run.valid, 11)  # a batch of 8, and 3 more
     windows = run.valid[range(11)]
     with torch.no_grad():

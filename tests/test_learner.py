@@ -14,7 +14,7 @@ from nap.lab.datasets.streams import batches
 from nap.lab.loops.population.arms import NAP, NO_NORM, Arm
 from nap.lab.loops.population.continual import ContinualRun, Row
 from nap.lab.loops.population.learner import Learner, Recipe
-from nap.lab.runner import NotFinite, RunFolder, carry_out
+from nap.lab.runner import NotFinite, RunFolder, run_work
 from nap.methods import Method, Training
 from plain_loop import PlainLoop
 from tiny_runs import (
@@ -60,7 +60,7 @@ def test_networks_of_other_shapes_compile_in_the_same_process(monkeypatch: pytes
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     for channels in (4, 6), (6, 8):
         work = continual(NAP, network="cnn", channels=channels, strategy="batched", compiled=True)
-        work.advance()
+        work.step()
         assert work.learner.recipe.compiled
 
 
@@ -117,10 +117,10 @@ def test_a_bad_image_stops_all_members_before_the_update_that_it_would_spoil(nam
     run = continual(arm)
     image = an_image_met_first_by(1, step=1, task=1, epoch=1)
     notes = watched(run)
-    run.advance()
+    run.step()
     run.learner.images[image] = value
     with pytest.raises(NotFinite, match=r"the loss of member 1 is not finite at step 5;"):
-        run.advance()
+        run.step()
     assert run.done == 1
     assert_same_parameters(run.learner.parameters, after_one_update_of_epoch(run, arm, notes), 1e-12)
 
@@ -140,7 +140,7 @@ def after_one_update_of_epoch(run: ContinualRun, arm: Arm, notes: Any) -> dict[s
 @pytest.mark.parametrize("name", ["no norm", "NaP, free"])
 def test_one_bad_member_stops_all_and_spoils_none(name: str) -> None:
     run = continual(ARMS[name])
-    run.advance()
+    run.step()
     with torch.no_grad():
         run.learner.parameters["head.bias"][2, 4] = torch.nan
     before = copied(run.learner.parameters)
@@ -148,7 +148,7 @@ def test_one_bad_member_stops_all_and_spoils_none(name: str) -> None:
         v.clone() for p in run.learner.parameters.values() for v in run.learner.optimizer.state[p].values()
     ]
     with pytest.raises(NotFinite, match=r"the loss of member 2 .* step 4;"):
-        run.advance()
+        run.step()
     for name, p in run.learner.parameters.items():
         torch.testing.assert_close(p.detach(), before[name], rtol=1e-15, atol=0, equal_nan=True)
     after = [v for p in run.learner.parameters.values() for v in run.learner.optimizer.state[p].values()]
@@ -169,13 +169,13 @@ def test_the_tensor_whose_gradient_overflows_is_named() -> None:
     with pytest.raises(
         NotFinite, match=r"the gradient of body\.1\.weight of member 1 is not finite at step 1;"
     ):
-        run.advance()
+        run.step()
 
 
 def test_a_finite_loss_is_not_blamed() -> None:
     run = scaled_member_1(head_weight=1e25)
     with pytest.raises(NotFinite, match=r"gradient"):
-        run.advance()
+        run.step()
 
 
 def test_a_run_that_refused_can_take_up_an_earlier_state() -> None:
@@ -184,7 +184,7 @@ def test_a_run_that_refused_can_take_up_an_earlier_state() -> None:
     state, good = on_disk_and_back(run.state_dict()), run.learner.images[5].clone()
     run.learner.images[5] = torch.nan
     with pytest.raises(NotFinite):
-        run.advance()
+        run.step()
     run.learner.images[5] = good
     run.load_state_dict(state)
     assert finished(run) == expected
@@ -201,10 +201,10 @@ def test_a_refused_run_resumes_from_a_finite_checkpoint(tmp_path: Path) -> None:
 
     with RunFolder.open(tmp_path, **about) as folder:
         with pytest.raises(NotFinite, match=r"step 1[0-2];"):
-            carry_out(continual(NAP), folder, on_progress=spoil, **often)
+            run_work(continual(NAP), folder, on_progress=spoil, **often)
         assert folder.manifest()[0].finished is None
         mended, rows, began = continual(NAP), list[Row](), list[int]()
-        carry_out(
+        run_work(
             mended, folder, on_progress=lambda work: began.append(work.done), on_rows=rows.extend, **often
         )
     assert began[0] == 3

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from nap.lab.datasets import containers
-from nap.lab.datasets.containers import SourceFailed, candidates, entries
+from nap.lab.datasets import archives
+from nap.lab.datasets.archives import SourceFailed, candidates, entries
+from nap.lab.datasets.catalog import TEXT_SETS
 from nap.lab.datasets.dataset import File
 from nap.lab.datasets.sources import download
-from nap.lab.datasets.text_sets import TEXT_SETS
 from nap.lab.launch import answering
 from nap.lab.launch.answering import check_answers
 from nap.lab.runner.signals import stop_requests
@@ -100,8 +100,8 @@ def test_archives_with_very_many_members_are_refused(tmp_path: Path, monkeypatch
             zipped.writestr(f"other-{number}", b"")
     for name in ("a.tar.gz", "a.zip"):
         assert list(entries(tmp_path / name, WANTED)) == []
-    monkeypatch.setattr(containers, "MOST_MEMBERS", 50)
-    monkeypatch.setattr(containers, "MOST_LISTED", 1000)
+    monkeypatch.setattr(archives, "MOST_MEMBERS", 50)
+    monkeypatch.setattr(archives, "MOST_LISTED", 1000)
     with pytest.raises(SourceFailed, match="has more than 50 members"):
         list(entries(tmp_path / "a.tar.gz", WANTED))
     with pytest.raises(SourceFailed, match=r"lists its members in \d,\d\d\d bytes"):

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from crews import CPU
-from nap.lab.datasets.picture_folders import in_folders
+from nap.lab.datasets.image_files import load_image_folders
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised import loading, passing
@@ -27,7 +26,8 @@ from nap.lab.loops.supervised.passing import WorkerLost, check_room, in_plain_wo
 from nap.lab.loops.supervised.viewing import Viewing
 from nap.lab.loops.supervised.viewing_run import ViewingWork
 from nap.lab.runner.machine import SIDE_BY_SIDE
-from small_pictures import write_folders
+from small_images import write_folders
+from two_processes import CPU
 
 A_PASS = 3  # of 30 images in batches of 8
 
@@ -45,7 +45,7 @@ def item(dataset: Any, number: Any) -> Batch:
 
 def test_a_batch_depends_on_its_number_alone_whoever_makes_it(images: str) -> None:
     """Two worker processes, none, two processes with a share each; signals do not reach the workers."""
-    train, _ = in_folders(Path(images))
+    train, _ = load_image_folders(Path(images))
     looks = Looks(3, size=8, resize=8, smallest=0.2, flip=True)
     learnt = Learnt(train, looks, 8)
     expected = [item(learnt, step) for step in range(2, 9)]
@@ -80,7 +80,7 @@ def test_a_batch_depends_on_its_number_alone_whoever_makes_it(images: str) -> No
 
 
 def test_each_test_image_is_seen_once_by_one_process(images: str) -> None:
-    _, val = in_folders(Path(images))
+    _, val = load_image_folders(Path(images))
     looks = Looks(0, size=8, resize=8, smallest=1.0, flip=False)
     whole = torch.cat([item(Judged(val, looks, 5), k)[0] for k in range(3)])
     parts = []
@@ -92,7 +92,7 @@ def test_each_test_image_is_seen_once_by_one_process(images: str) -> None:
 
 
 def test_batches_to_be_judged_on_follow_each_interval_and_the_last_update(images: str) -> None:
-    train, val = in_folders(Path(images))
+    train, val = load_image_folders(Path(images))
     looks = Looks(0, size=8, resize=8, smallest=1.0, flip=False)
     needed = Needed(Learnt(train, looks, 8), Judged(val, looks, 8))
     judged = [("judge", 0), ("judge", 1)]  # 12 images
@@ -239,7 +239,7 @@ def test_the_loss_of_a_worker_or_batch_ends_the_run_and_says_the_way_out(
     learnt = run.needed.learnt
     run.needed.learnt = kind(learnt.pictures, learnt.looks, learnt.batch_size)
     with pytest.raises(WorkerLost, match=message + " same command goes on where it was saved last"):
-        run.advance()
+        run.step()
 
 
 def test_a_batch_that_never_comes_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

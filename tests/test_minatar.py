@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from nap.lab.experiments.experiment import experiments
+from nap.lab.experiments import experiments
 from nap.lab.loops.rainbow import minatar
 from nap.lab.loops.rainbow.games import MINATAR, make
 from nap.lab.loops.rainbow.minatar import MinAtar
@@ -160,7 +160,7 @@ def test_a_run_in_minatar_resumes_exactly(at: int) -> None:
     whole, first, rest = run(), run(), run()
     rows = finished(whole)
     assert [row["game"] for row in rows] == [BREAKOUT] * 2 + ["minatar/asterix"] * 2
-    again = [row for _ in range(at) for row in first.advance() if "kind" not in row]
+    again = [row for _ in range(at) for row in first.step() if "kind" not in row]
     rest.load_state_dict(on_disk_and_back(first.state_dict()))
     assert again + finished(rest) == rows
 

@@ -16,7 +16,7 @@ from nap.lab.experiments.play import agent_of, play
 from nap.lab.loops.rainbow.film import episode, picture, small
 from nap.lab.loops.rainbow.run import RainbowRun
 from nap.lab.loops.rainbow.variants import NAP
-from nap.lab.runner import RunFolder, carry_out
+from nap.lab.runner import RunFolder, run_work
 from tiny_agents import CPU, agent
 
 JOINT = replace(NAP, noise="joint", every=2)
@@ -28,7 +28,7 @@ def made(tmp_path: Path) -> Callable[..., tuple[Path, RainbowRun]]:
         work = agent(JOINT, **options)  # type: ignore[arg-type]
         about = {"experiment": "fig3", "scale": "demo", "run": "run", "config": work.what}
         with RunFolder.open(tmp_path / "run", **about) as home:  # type: ignore[arg-type]
-            carry_out(work, home, device=CPU)
+            run_work(work, home, device=CPU)
         return tmp_path / "run", work
 
     return run

@@ -118,6 +118,7 @@ def test_a_plan_removes_vectors_alone() -> None:
 # weights that are lost in training
 
 
+@pytest.mark.filterwarnings("ignore:.*has no norms")
 @pytest.mark.parametrize("bad", [0.0, math.nan, math.inf])
 @pytest.mark.parametrize("per", ["tensor", "row"])
 def test_a_weight_that_is_lost_is_named_once(bad: float, per: Any) -> None:

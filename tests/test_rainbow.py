@@ -30,7 +30,7 @@ def values(net: torch.nn.Module) -> dict[str, Tensor]:
 def test_an_update_is_what_one_does_by_hand(variant: Variant) -> None:
     """Sample by sample, with an ordinary Adam, on the batch and noise that the same seed gives."""
     run = agent(variant)
-    run.advance()
+    run.step()
     learner, settings = run.learner, run.what.settings
     before, moments = copy.deepcopy(learner.online), copy.deepcopy(learner.optimizer.state_dict())
     target, mass = copy.deepcopy(learner.target), run.replay.mass.clone()
@@ -78,7 +78,7 @@ def test_an_update_is_what_one_does_by_hand(variant: Variant) -> None:
 
 def test_the_target_network_is_a_copy_now_and_then() -> None:
     run = agent(target_every=7)
-    run.advance()
+    run.step()
     learner = run.learner
     learner.updates = 0
     before = values(learner.target)
@@ -138,8 +138,8 @@ def test_what_each_variant_does_to_norms(variant: Variant) -> None:
 
 def test_rows_say_what_the_paper_argues_with() -> None:
     run = agent(LAYER_NORM)
-    run.advance()
-    rows = run.advance()
+    run.step()
+    rows = run.step()
     main, layers = rows[0], rows[1:]
     for key in (
         "score",
@@ -180,21 +180,21 @@ def test_seeds_reproduce_and_differ() -> None:
 
 def test_a_gradient_that_is_not_finite_is_named() -> None:
     run = agent()
-    run.advance()
+    run.step()
     weight = run.learner.online.get_parameter("torso.2.weight")
     weight.register_hook(lambda gradient: gradient * torch.nan)
     with pytest.raises(NotFinite, match=r"the gradient of torso\.2\.weight is not finite at update 1 "):
-        run.advance()
+        run.step()
 
 
 def test_an_update_that_is_not_finite_is_not_made() -> None:
     run = agent()
-    run.advance()
+    run.step()
     with torch.no_grad():
         run.learner.online.value_head.sigma.bias[0] = torch.inf
     before = values(run.learner.online)
     with pytest.raises(NotFinite, match="the loss is not finite at update 1 of this interval"):
-        run.advance()
+        run.step()
     assert all(torch.equal(p, before[name]) for name, p in run.learner.online.named_parameters())
 
 
@@ -235,7 +235,7 @@ def test_rare_projections_come_at_their_time() -> None:
     run = agent(replace(JOINT, every=5), learning_rate=3e-3)
     learner = run.learner
     assert learner.projector is not None
-    run.advance()
+    run.step()
     away: dict[int, float] = {}
     for _ in range(11):
         learner.update(3e-3, 0.5)
@@ -249,7 +249,7 @@ def test_weight_decay_is_adamw_s_and_of_weights_alone() -> None:
     """θ − η·(λ·θ + step) for weights; the rest is left to Adam."""
     plain, decayed = (agent(replace(LAYER_NORM, weight_decay=decay)) for decay in (0.0, 0.5))
     for run in (plain, decayed):
-        run.advance()
+        run.step()
     decayed.learner.load_state_dict(copy.deepcopy(plain.learner.state_dict()))
     decayed.replay.load_state_dict(copy.deepcopy(plain.replay.state_dict()))
     before = values(plain.learner.online)

@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 
 import synthetic_rainbow_rows as made_up
-from nap.lab.claims import CLAIMS, Claim, Evidence, Region, Verdict, judge, to_json
+from nap.lab.claims import Claim, Evidence, Region, Verdict, judge, to_json
 from nap.lab.claims.claim import NotEnough
 from nap.lab.claims.effects import decide
-from nap.lab.claims.fig3 import at_least, gain, sharp
-from nap.lab.claims.fig6 import reached
-from nap.lab.claims.games import FINAL, FIRST, Scores, arms, scores
 from nap.lab.claims.samples import RESUMABLE, UNFINISHED, Samples, Series
+from nap.lab.experiments import experiments
+from nap.lab.experiments.common.rainbow.claims import FINAL, FIRST, Scores, arms, scores
+from nap.lab.experiments.fig3.claims import at_least, gain, sharp
+from nap.lab.experiments.fig6.claims import reached
 from nap.lab.rows import Rows
 from synthetic_rainbow_rows import FRAMES, GAMES, SEEDS, WORLDS, Row
 
-RAINBOW_CLAIMS = [claim for claim in CLAIMS if claim.experiment in WORLDS]
+RAINBOW_CLAIMS = [
+    claim for each in experiments().values() for claim in each.claims if claim.experiment in WORLDS
+]
 Thin = Callable[[Row], Row | None]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from nap.lab.experiments.fig3 import figure as fig3
+from nap.lab.experiments.fig5_sequential import figure as fig5_sequential
+from nap.lab.experiments.fig5_suite.figure import final_scores, table
 from nap.lab.metrics.atari57 import ATARI57
-from nap.lab.report import rainbow
-from nap.lab.report.suite import final_scores, summary
 from nap.lab.rows import Rows
 
 FOUR = ("Rainbow", "LayerNorm", "NaP", "NaP + schedule")
@@ -34,7 +35,7 @@ def test_final_scores_are_those_of_the_last_tenth() -> None:
 
 
 def test_the_suite_s_table_has_four_numbers_for_each_agent() -> None:
-    page = summary(suite())
+    page = table(suite())
     assert page is not None
     for text in (
         "mean",
@@ -46,15 +47,15 @@ def test_the_suite_s_table_has_four_numbers_for_each_agent() -> None:
         "78.0 % [78.0, 78.0]",
     ):
         assert text in page, text
-    assert summary(Rows([{"arm": "NaP", "game": "catch", "seed": 0, "frames": 1, "score": 2.0}])) is None
+    assert table(Rows([{"arm": "NaP", "game": "catch", "seed": 0, "frames": 1, "score": 2.0}])) is None
 
 
 def test_a_panel_for_each_game_and_the_inside_folded() -> None:
-    scores, *inside = rainbow.figures(suite())
+    scores, *inside = fig3.figures(suite())
     assert [panel.title for panel in scores.panels] == ["Pong", "Boxing"]
     assert list(scores.legend) == list(FOUR)
     assert all(figure.folded for figure in inside)
-    assert rainbow.missing(suite(FOUR[:3])) == ["Pong: NaP + schedule", "Boxing: NaP + schedule"]
+    assert fig3.missing(suite(FOUR[:3])) == ["Pong: NaP + schedule", "Boxing: NaP + schedule"]
 
 
 def test_the_second_visit_is_shown_beside_fresh_agents() -> None:
@@ -74,7 +75,7 @@ def test_the_second_visit_is_shown_beside_fresh_agents() -> None:
         for seed in range(3)
         for t in (1, 2, 3)
     )
-    visits, inside = rainbow.sequence(rows)
+    visits, inside = fig5_sequential.figures(rows)
     lines = {line.label: line.curve.y.tolist() for line in visits.panels[0].lines}
     assert lines == {"NaP": [21.0, 22.0, 23.0], "fresh Rainbow": [11.0, 12.0, 13.0]}
     assert [line.label for line in inside.panels[0].lines] == []

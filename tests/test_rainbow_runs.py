@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from nap.lab.cli import main
-from nap.lab.experiments.experiment import experiments
+from nap.lab.experiments import experiments
 from nap.lab.loops.rainbow.run import RainbowRun
 from nap.lab.loops.rainbow.settings import Changes
 from nap.lab.loops.rainbow.variants import NAP, NAP_LINEAR, RAINBOW, Variant
-from nap.lab.runner import RunFolder, carry_out
+from nap.lab.runner import RunFolder, run_work
 from nap.lab.runner.checkpoint import load
 from nap.lab.runner.content import checksum, plain
 from sittings import start
@@ -42,7 +42,7 @@ def test_a_run_goes_on_as_if_nothing_had_happened(variant: Variant, at: int) -> 
     rows = finished(whole)
     again = []
     for _ in range(at):
-        again += [row for row in first.advance() if "kind" not in row]
+        again += [row for row in first.step() if "kind" not in row]
     rest.load_state_dict(on_disk_and_back(first.state_dict()))
     again += finished(rest)
     assert again == rows
@@ -58,21 +58,21 @@ def test_an_interval_can_be_laid_down_in_the_middle(at: int, monkeypatch: pytest
     assert (whole.total, whole.parts) == (6, 3)
     rows = finished(whole)
     assert [row["frames"] for row in rows] == [192, 384]
-    again = [row for _ in range(at) for row in first.advance() if "kind" not in row]
+    again = [row for _ in range(at) for row in first.step() if "kind" not in row]
     rest.load_state_dict(on_disk_and_back(first.state_dict()))
     assert again + finished(rest) == rows
 
 
 def test_without_its_replay_a_run_refills_it_before_it_learns() -> None:
     first = agent(save_replay=False, learn_start=100)
-    first.advance()
+    first.step()
     assert first.state_dict()["replay"] is None
     rest = agent(save_replay=False, learn_start=100)
     rest.load_state_dict(on_disk_and_back(first.state_dict()))
-    assert rest.not_taken_up == "the replay was not saved (--no-save-replay) and fills anew"
-    assert first.not_taken_up == ""
+    assert rest.not_restored == "the replay was not saved (--no-save-replay) and fills anew"
+    assert first.not_restored == ""
     made = rest.learner.updates
-    rest.advance()
+    rest.step()
     assert rest.learner.updates - made == (160 - 104) // 4  # the first update once 100 steps are there
 
 
@@ -90,9 +90,9 @@ def test_a_killed_run_folder_resumes(tmp_path: Path) -> None:
             stop.signal = "SIGTERM"
 
     with folder() as home:
-        assert carry_out(agent(NAP), home, device=CPU, stop=stop, on_progress=after_one).reason == "stopped"
+        assert run_work(agent(NAP), home, device=CPU, stop=stop, on_progress=after_one).reason == "stopped"
     with folder() as home:
-        assert carry_out(agent(NAP), home, device=CPU).reason == "finished"
+        assert run_work(agent(NAP), home, device=CPU).reason == "finished"
         lines = (home.path / "rows.jsonl").read_text().splitlines()
         left = {file.name for file in home.path.glob("checkpoint*")}
         assert left == {"checkpoint.pt"}  # of a finished run one is enough, and without its replay
@@ -109,7 +109,7 @@ def sitting(path: Path, kill_at: int, events: Any) -> None:
 
     work = agent(NAP, games=("catch", "catch-mirrored"))
     with RunFolder.open(path, experiment="fig3", scale="demo", run="run", config={"agent": "NaP"}) as home:
-        carry_out(work, home, device=CPU, checkpoint_every_seconds=0, save_share=1, on_progress=killed)
+        run_work(work, home, device=CPU, checkpoint_every_seconds=0, save_share=1, on_progress=killed)
     os._exit(0)
 
 
@@ -130,7 +130,7 @@ def test_an_agent_killed_again_and_again_ends_with_the_same_rows(tmp_path: Path)
 def test_what_is_new_when_the_game_changes() -> None:
     games = ("catch", "catch-mirrored")
     run = agent(NAP, games=games, intervals=2, frames=320)
-    finished_once = [run.advance(), run.advance()]
+    finished_once = [run.step(), run.step()]
     assert len(finished_once) == 2
     weights = {name: p.clone() for name, p in run.learner.online.named_parameters()}
     run._enter(1)
@@ -142,8 +142,8 @@ def test_what_is_new_when_the_game_changes() -> None:
     kept = agent(
         NAP, games=games, intervals=2, frames=320, changes=Changes(new_replay=False, new_target=False)
     )
-    kept.advance()
-    kept.advance()
+    kept.step()
+    kept.step()
     count = kept.replay.count()
     target = {name: p.clone() for name, p in kept.learner.target.named_parameters()}
     kept._enter(1)
@@ -181,10 +181,10 @@ def test_a_real_game_goes_on_with_new_episodes_and_its_replay() -> None:
         "learn_start": 60,
     }
     first, rest = agent(NAP, **options), agent(NAP, **options)
-    first.advance()
+    first.step()
     stored = on_disk_and_back(first.state_dict())
     rest.load_state_dict(stored)
-    assert rest.not_taken_up.startswith("emulators cannot be saved, so the episodes under way were given up")
+    assert rest.not_restored.startswith("emulators cannot be saved, so the episodes under way were given up")
     assert checksum(plain(rest.state_dict())) == checksum(
         plain(stored)
     )  # or `nap run` would refuse the checkpoint
@@ -202,12 +202,12 @@ def test_games_with_other_actions_need_the_whole_joystick() -> None:
 
 def test_without_its_replay_a_game_that_can_be_saved_keeps_its_score() -> None:
     first, rest = (agent(save_replay=False) for _ in range(2))
-    first.advance()
+    first.step()
     rest.load_state_dict(on_disk_and_back(first.state_dict()))
     running = rest.scores.running.copy()
     assert running.any()
     rest.steps = 0
-    rest.advance()
+    rest.step()
     assert (rest.scores.running == running).all()
 
 

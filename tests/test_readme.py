@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nap.lab.experiments.experiment import MODULES, experiments
+from nap.lab.experiments import MODULES, experiments
 from nap.lab.launch.how import Sweeping
 from nap.lab.options import How, parse, split_names
 from nap.lab.usage import parser

@@ -11,7 +11,12 @@ import pytest
 
 import synthetic_rows as synthetic
 from nap.lab import report
-from nap.lab.report import fig1, fig2, fig4, revival, walk
+from nap.lab.experiments.fig1 import figure as fig1
+from nap.lab.experiments.fig2 import figure as fig2
+from nap.lab.experiments.fig4 import figure as fig4
+from nap.lab.experiments.revival import figure as revival
+from nap.lab.experiments.stats import figure as stats
+from nap.lab.experiments.walk import figure as walk
 from nap.lab.report.curves import curve, interval
 from nap.lab.report.draw import SIZES, svg
 from nap.lab.report.limits import limits
@@ -73,7 +78,7 @@ def test_fig4_is_a_grid_of_networks_without_and_with_nap_for_each_stream() -> No
 
 
 def test_stats_has_four_statistics_without_and_with_nap() -> None:
-    figures = fig4.statistics(Rows(synthetic.fig4(tasks=4, seeds=3)))
+    figures = stats.figures(Rows(synthetic.fig4(tasks=4, seeds=3)))
     assert len(figures) == 4
     assert [figure.folded for figure in figures] == [False, True, True, True]
     words = ["Linearized units", "Feature rank", "Parameter norm", "Gradient norm"]
@@ -85,9 +90,9 @@ def test_stats_has_four_statistics_without_and_with_nap() -> None:
 
 def test_gradients_that_are_all_zero_without_nap_are_drawn_at_zero() -> None:
     rows = [row | ({} if row["nap"] else {"gradient_norm": 0.0}) for row in synthetic.fig4(4, 3)]
-    dead, alive = fig4.statistics(Rows(rows))[0].panels[6:8]
+    dead, alive = stats.figures(Rows(rows))[0].panels[6:8]
     spread = [row | {"gradient_norm": row["gradient_norm"] * 100 ** row["task"]} for row in rows]
-    on_log = fig4.statistics(Rows(spread))[0].panels[6]
+    on_log = stats.figures(Rows(spread))[0].panels[6]
     assert [panel.log for panel in (dead, alive, on_log)] == [False, False, True]
     assert dead.lines[0].curve.y.max() == 0.0
     np.testing.assert_allclose(on_log.lines[0].curve.y, on_log.zero)
@@ -140,7 +145,7 @@ FAMILIES: dict[str, tuple[Callable[..., list[Figure]], Callable[..., object]]] =
     "fig1": (fig1.figures, synthetic.fig1),
     "fig2": (fig2.figures, synthetic.fig2),
     "fig4": (fig4.figures, synthetic.fig4),
-    "stats": (fig4.statistics, synthetic.fig4),
+    "stats": (stats.figures, synthetic.fig4),
     "revival": (revival.figures, synthetic.revival),
     "walk": (walk.figures, synthetic.walk),
 }

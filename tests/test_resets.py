@@ -112,6 +112,7 @@ class TestReDo:
         stepped(model, opt)
         assert (model[2].weight[:, :5] != 0).any()
 
+    @pytest.mark.filterwarnings("ignore:.*has no norms")
     def test_a_dead_layer_leaves_a_weight_of_zero_until_the_next_step(self):
         model = build(mlp)
         opt = torch.optim.SGD(model.parameters(), lr=0.1)

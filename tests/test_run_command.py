@@ -22,8 +22,8 @@ import pytest
 import tiny_experiment
 from nap.lab import rows
 from nap.lab.cli import main
-from nap.lab.experiments import arm_runs
-from nap.lab.experiments.experiment import MODULES
+from nap.lab.experiments import MODULES
+from nap.lab.experiments.common import runs as common
 from nap.lab.loops.population.continual import ContinualRun
 from small_work import manifest
 
@@ -94,14 +94,14 @@ def test_an_experiment_killed_again_and_again_ends_with_the_same_rows_and_parame
 def test_an_experiment_stopped_inside_its_runs_goes_on_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     words = [*FIG1, "--tasks", "3", "--epochs", "2", "--out"]
     assert main([*words, "unbroken"]) == 0
-    advance, epochs = ContinualRun.advance, itertools.count(1)
+    step, epochs = ContinualRun.step, itertools.count(1)
 
     def interrupted(work: ContinualRun) -> list[rows.Row]:
         if next(epochs) % 4 == 0:
             signal.raise_signal(signal.SIGTERM)
-        return advance(work)
+        return step(work)
 
-    monkeypatch.setattr(ContinualRun, "advance", interrupted)
+    monkeypatch.setattr(ContinualRun, "step", interrupted)
     stops = 0
     while (code := main([*words, "broken"])) == 75:
         stops += 1
@@ -137,7 +137,7 @@ def test_numbers_gone_wild_end_their_run_and_the_others_go_on(capsys: pytest.Cap
 def test_bad_settings_are_refused_before_data_is_loaded(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str, answer: str
 ) -> None:
-    monkeypatch.setattr(arm_runs, "load", lambda *args, **options: pytest.fail("too early"))
+    monkeypatch.setattr(common, "load", lambda *args, **options: pytest.fail("too early"))
     assert main([*FIG1, *words.split()]) == 2
     assert answer in capsys.readouterr().err
     assert not Path("results").exists()

@@ -16,7 +16,7 @@ import torch
 
 from nap.lab import rows
 from nap.lab.runner import NotFinite, checkpoint
-from nap.lab.runner.pace import Pace
+from nap.lab.runner.run import Pace
 from sittings import finish, long_unit, send, sitting, sitting_killed_at, sitting_on_a_full_disk, start
 from small_work import Training, files, manifest, run, stop_at
 

@@ -15,11 +15,12 @@ import pytest
 import torch
 
 import tiny_experiment
-from crews import CPU
 from nap.lab.cli import main
-from nap.lab.experiments.experiment import MODULES, Run
+from nap.lab.experiments import MODULES
+from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.running import _follow_all
-from nap.lab.runner.crew import Crew
+from nap.lab.runner.distributed import ProcessGroup
+from two_processes import CPU
 
 
 class Cyclic(tiny_experiment.TinyWork):
@@ -69,19 +70,19 @@ def test_a_run_is_gone_when_the_next_begins(monkeypatch: pytest.MonkeyPatch, tmp
     assert begun.alive == [0, 0, 0]
 
 
-class Told(Crew):
-    """A crew whose first process says just this."""
+class Told(ProcessGroup):
+    """A group whose rank 0 says just this."""
 
     def __init__(self, *words: Any):
         super().__init__()
         self._said = iter(words)
 
-    def shared(self, value: Any = None) -> Any:
+    def broadcast(self, value: Any = None) -> Any:
         return next(self._said)
 
 
 def test_nor_is_it_there_in_a_process_that_follows() -> None:
     begun = Begun()
-    one = ("advance",), ("advance",), None
+    one = ("step",), ("step",), None
     _follow_all(begun.runs, CPU, Told(0, *one, 1, *one, 2, *one, None))
     assert begun.alive == [0, 0, 0]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nap.lab.runner import RunFolder, carry_out
-from nap.lab.runner.pace import Pace
+from nap.lab.runner import RunFolder, run_work
+from nap.lab.runner.run import Pace
 from small_work import CONFIG, Training, files, manifest, run, stop_at
 
 
@@ -77,7 +77,7 @@ def test_a_checkpoint_from_another_run_is_refused(tmp_path: Path) -> None:
     with RunFolder.open(tmp_path / "b", **{**CONFIG, "config": {"lr": 0.5}}) as folder:
         os.link(tmp_path / "a/checkpoint.pt", tmp_path / "b/checkpoint.pt")
         with pytest.raises(ValueError, match=r"belongs to configuration .* delete the folder to start"):
-            carry_out(Training(), folder, device=torch.device("cpu"))
+            run_work(Training(), folder, device=torch.device("cpu"))
 
 
 def test_another_number_of_threads_is_noted(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_it_works_in_any_thread(tmp_path: Path) -> None:
 
 def test_an_error_of_the_work_is_noted_and_passed_on(tmp_path: Path) -> None:
     class Broken(Training):
-        def advance(self) -> list:
-            return [] if self.done == 3 else super().advance()
+        def step(self) -> list:
+            return [] if self.done == 3 else super().step()
 
     with pytest.raises(AssertionError, match="left `done` at 3"):
         run(tmp_path, Broken())

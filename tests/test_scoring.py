@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nap.lab.datasets.questions import Question, lambada, piqa, read, social_iqa
-from nap.lab.datasets.text import Bytes
+from nap.lab.datasets.multiple_choice import Question, lambada, piqa, read, social_iqa
+from nap.lab.datasets.tokenizer import ByteTokenizer
 from nap.lab.loops.language.scoring import Answer, answers, summary
 from nap.lab.models.transformer import Transformer
 
@@ -27,7 +27,7 @@ QUESTIONS = [
 def test_likelihoods_are_those_of_one_token_after_the_other(batch_size: int) -> None:
     torch.manual_seed(0)
     net = Transformer(257, 40, blocks=1, heads=2, width=16).double()
-    found = answers(net, QUESTIONS, Bytes(), length=40, batch_size=batch_size, device=CPU)
+    found = answers(net, QUESTIONS, ByteTokenizer(), length=40, batch_size=batch_size, device=CPU)
     for question, of in zip(QUESTIONS, found, strict=True):
         for text, answer in zip(question.answers, of, strict=True):
             tokens, total, hits = [256, *question.begins.encode()], 0.0, 0
@@ -43,7 +43,7 @@ def test_a_text_that_is_too_long_loses_its_beginning() -> None:
     torch.manual_seed(0)
     net = Transformer(257, 8, blocks=1, heads=2, width=16).double()
     [[found]] = answers(
-        net, [Question("x" * 50 + "abc", ("de",))], Bytes(), length=8, batch_size=1, device=CPU
+        net, [Question("x" * 50 + "abc", ("de",))], ByteTokenizer(), length=8, batch_size=1, device=CPU
     )
     line = torch.tensor([[*(b"x" * 4 + b"abcde")]])
     logits = net(line[:, :-1]).log_softmax(-1)[0]
@@ -54,7 +54,7 @@ def test_a_text_that_is_too_long_loses_its_beginning() -> None:
 def test_an_answer_that_is_too_long_is_refused() -> None:
     net = Transformer(257, 8, blocks=1, heads=2, width=16)
     with pytest.raises(ValueError, match="an answer has 9 tokens, and the model sees 8"):
-        answers(net, [Question("a", ("b" * 9,))], Bytes(), length=8, batch_size=1, device=CPU)
+        answers(net, [Question("a", ("b" * 9,))], ByteTokenizer(), length=8, batch_size=1, device=CPU)
 
 
 def test_one_who_knows_gets_everything_right() -> None:
@@ -68,7 +68,7 @@ def test_one_who_knows_gets_everything_right() -> None:
             logits[:, place, line[place + 1]] = 9.0
         return logits
 
-    found = answers(knows, [question], Bytes(), length=64, batch_size=4, device=CPU)
+    found = answers(knows, [question], ByteTokenizer(), length=64, batch_size=4, device=CPU)
     numbers = summary([question], found)
     assert (numbers["token_accuracy"], numbers["written"], numbers["choice_by_byte"]) == (1.0, 1.0, 1.0)
     assert numbers["token_loss"] < 0.05

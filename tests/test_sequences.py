@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import nap
 from nap.lab.datasets.streams import batches
 from nap.lab.datasets.strings import copied_strings, random_strings
-from nap.lab.experiments.experiment import experiments
-from nap.lab.experiments.induction import Induction
+from nap.lab.experiments import experiments
+from nap.lab.experiments.induction.config import InductionConfig
 from nap.lab.loops.language.arms import (
     BASELINE,
     NAP,
@@ -50,7 +50,7 @@ def work(arm: TransformerArm = NAP, config: Any = MEMORISING, seed: int = 0, **o
 def finished(work: StringWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while work.done < work.total:
-        rows += work.advance()
+        rows += work.step()
     return rows
 
 
@@ -120,7 +120,7 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(config: Any)
     whole = finished(work(config=config))
     for stop in (1, 2):
         first, rest = work(config=config), work(config=config)
-        rows = [row for _ in range(stop) for row in first.advance()]
+        rows = [row for _ in range(stop) for row in first.step()]
         state = copy.deepcopy(first.state_dict())
         rest.load_state_dict(state)
         assert rows + finished(rest) == whole
@@ -128,8 +128,8 @@ def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(config: Any)
 
 def test_with_fresh_moments_a_data_set_begins_as_with_an_optimizer_of_its_own() -> None:
     fresh, plain = work(config=replace(MEMORISING, optimizer_state="reset")), work()
-    first = [row for _ in range(7) for row in fresh.advance()]
-    assert first == [row for _ in range(7) for row in plain.advance()]  # nothing to forget before it
+    first = [row for _ in range(7) for row in fresh.step()]
+    assert first == [row for _ in range(7) for row in plain.step()]  # nothing to forget before it
     other = work(config=replace(MEMORISING, optimizer_state="reset"))
     state = copy.deepcopy(fresh.state_dict())
     state["trainer"]["optimizer"]["state"] = {}
@@ -188,7 +188,7 @@ def test_an_update_that_is_not_finite_is_not_made() -> None:
         run.trainer.model.get_parameter("blocks.0.down.weight")[0, 0] = torch.inf
     before = {name: p.detach().clone() for name, p in run.trainer.model.named_parameters()}
     with pytest.raises(NotFinite, match="the loss is not finite at update 1"):
-        run.advance()
+        run.step()
     for name, parameter in run.trainer.model.named_parameters():
         assert torch.equal(parameter, before[name]), name
 
@@ -302,14 +302,14 @@ def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="'100' is no form of strings"):
         copies("100", 7)
     with pytest.raises(ValueError, match=r"--forms 8\+12: .* suffix must be between 3 and 8"):
-        Induction(forms=("16+12", "8+12"))
+        InductionConfig(forms=("16+12", "8+12"))
     with pytest.raises(ValueError, match=r"--forms 0x16\+12: .* strings must be at least 128"):
-        Induction(forms=("0x16+12",))
+        InductionConfig(forms=("0x16+12",))
     with pytest.raises(ValueError, match=r"^width is 15, which 8 heads cannot share"):
-        Induction(width=15)
+        InductionConfig(width=15)
     with pytest.raises(ValueError, match=r"strings is 512, but every form says how many it has: 200x16\+12"):
-        Induction(strings=512, forms=("200x16+12",))
-    assert Induction(strings=512).copying("412+100").strings == 512
+        InductionConfig(strings=512, forms=("200x16+12",))
+    assert InductionConfig(strings=512).copying("412+100").strings == 512
     with pytest.raises(ValueError, match="width is 15, which sines and cosines cannot share"):
         replace(MEMORISING, width=15, heads=3, positions="sines")
     with pytest.raises(ValueError, match="3 heads cannot share"):

@@ -16,23 +16,23 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from crews import CPU, both
 from nap.lab import rows
 from nap.lab.cli import main
-from nap.lab.experiments.experiment import MODULES
+from nap.lab.experiments import MODULES
 from nap.lab.loops.language.arms import NAP
 from nap.lab.loops.language.language import LanguageModelWork
 from nap.lab.loops.language.settings import LanguageModelConfig
 from nap.lab.loops.population.network_run import NetworkRun
-from nap.lab.runner import crew as crews
+from nap.lab.runner import distributed
 from nap.lab.runner.content import checksum, tensors
-from nap.lab.runner.crew import Crew, CrewLost
+from nap.lab.runner.distributed import ProcessGroup, ProcessLost
 from nap.lab.runner.work import NotFinite
 from tiny_reading import SMALL
+from two_processes import CPU, both
 
 TESTS = Path(__file__).parent
 CONFIGS = {"untied": SMALL, "tied": replace(SMALL, tied=True, recompute=True, parts=1)}
-WAYS: tuple[crews.Sharing, ...] = ("ddp", "fsdp")
+WAYS: tuple[distributed.Parallel, ...] = ("ddp", "fsdp")
 Row = dict[str, Any]
 
 
@@ -51,7 +51,7 @@ def work(config: LanguageModelConfig = SMALL) -> LanguageModelWork:
 def finished(work: LanguageModelWork) -> list[Row]:
     found: list[Row] = []
     while work.done < work.total:
-        found += work.advance()
+        found += work.step()
     return found
 
 
@@ -73,7 +73,7 @@ def tokens() -> torch.Tensor:
 def learn(config: LanguageModelConfig) -> Row:
     """What a test wants to know of a run."""
     run, found = work(config), []
-    found += run.advance()
+    found += run.step()
     state = copy.deepcopy(run.state_dict())
     found += finished(run)
     ratios = run.trainer.projector.norm_ratios()  # type: ignore[union-attr]
@@ -103,16 +103,16 @@ def one_wild() -> str:
     run.trainer._loss = wild
     before = {name: p.detach().clone() for name, p in run.trainer.model.named_parameters()}
     with pytest.raises(NotFinite) as caught:
-        run.advance()
+        run.step()
     moved = [not torch.equal(p, before[name]) for name, p in run.trainer.model.named_parameters()]
     assert any(moved), "the first update was made"
     return str(caught.value)
 
 
-def everything(crew: Crew, states: dict[str, Row]) -> Row:
+def everything(group: ProcessGroup, states: dict[str, Row]) -> Row:
     found: Row = {}
     for way in WAYS:
-        crew.sharing = way
+        group.parallel = way
         for name, config in CONFIGS.items():
             found[f"{way} {name}"] = learn(config)
             found[f"{way} {name} from one"] = go_on(config, states[name])
@@ -126,7 +126,7 @@ def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
     alone = {name: learn(config) for name, config in CONFIGS.items()}
     assert min(row["gradient_norm"] for of in alone.values() for row in of["rows"]) > 0.3, "nothing to clip"
     states = {name: of["state"] for name, of in alone.items()}
-    first, second = both(everything, tmp_path / "crew", states)
+    first, second = both(everything, tmp_path / "processes", states)
     for name, config in CONFIGS.items():
         expected = alone[name]["rows"]
         shapes = [t.shape for t in tensors(states[name])]
@@ -147,46 +147,46 @@ def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
 # the processes
 
 
-def talk(crew: Crew, folder: Path) -> dict[Any, Any]:
+def talk(group: ProcessGroup, folder: Path) -> dict[Any, Any]:
     given = {
         "a": [torch.tensor(True), (torch.ones(3, 2).T, torch.zeros(0))],
         "b": "word",
         3: torch.tensor(2.5),
     }
-    found: dict[Any, Any] = {"shared": crew.shared(given if crew.leads else None)}
+    found: dict[Any, Any] = {"shared": group.broadcast(given if group.is_rank0 else None)}
 
     def fail(who: int) -> int:
-        if crew.rank == who:
+        if group.rank == who:
             raise ValueError("no room")
-        return crew.rank
+        return group.rank
 
     for who in (0, 1):
         try:
-            crew.together(lambda who=who: fail(who))  # type: ignore[misc]
+            group.on_all_ranks(lambda who=who: fail(who))  # type: ignore[misc]
         except (ValueError, RuntimeError) as error:
             found[who] = f"{type(error).__name__}: {error}"
-    with crew.leader_first():
-        if crew.leads:
+    with group.rank0_first():
+        if group.is_rank0:
             time.sleep(0.3)
             (folder / "made").touch()
         found["made"] = (folder / "made").exists()
-    found["rank"] = crew.together(lambda: fail(2))
-    crews.PATIENCE_SECONDS = 0.5
+    found["rank"] = group.on_all_ranks(lambda: fail(2))
+    distributed.PATIENCE_SECONDS = 0.5
 
     def apart() -> None:
-        if crew.rank == 1:
+        if group.rank == 1:
             raise ValueError("no room")
         dist.barrier()  # as a step waits for the others
 
     try:
-        crew.together(apart)
-    except CrewLost as error:
+        group.on_all_ranks(apart)
+    except ProcessLost as error:
         found["lost"] = str(error)
         try:
-            crew.shared(1)
-        except CrewLost as again:
+            group.broadcast(1)
+        except ProcessLost as again:
             found["after"] = str(again)
-    torch.save(found, folder / f"{crew.rank}.pt")
+    torch.save(found, folder / f"{group.rank}.pt")
     os._exit(0)  # to meet once more is not possible
 
 
@@ -198,17 +198,17 @@ def test_what_one_process_says_and_how_it_fails_reaches_the_other(tmp_path: Path
     assert [second["shared"]["b"], second["shared"][3].item()] == ["word", 2.5]
     assert [first[0], second[0]] == [
         "ValueError: no room",
-        "RuntimeError: process 0 failed: ValueError: no room",
+        "RuntimeError: rank 0 failed: ValueError: no room",
     ]
     assert [second[1], first[1]] == [
         "ValueError: no room",
-        "RuntimeError: process 1 failed: ValueError: no room",
+        "RuntimeError: rank 1 failed: ValueError: no room",
     ]
     assert first["made"]
     assert second["made"]
     assert [first["rank"], second["rank"]] == [0, 1]
-    assert second["lost"] == "process 1 cannot go on with the others: ValueError: no room"
-    assert "process 0 cannot go on with the others" in first["lost"]
+    assert second["lost"] == "rank 1 cannot go on with the others: ValueError: no room"
+    assert "rank 0 cannot go on with the others" in first["lost"]
     assert "out of step" in first["after"]
 
 
@@ -217,17 +217,18 @@ def test_what_one_process_says_and_how_it_fails_reaches_the_other(tmp_path: Path
 
 def start(*words: str, spread: str) -> subprocess.Popen[str]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(TESTS), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*torchrun, "-m", "tiny_reading", *words, "--spread", spread],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
-def stopped(advance: Any) -> Any:
+def stopped(step: Any) -> Any:
     def once(work: LanguageModelWork) -> list[Row]:
         signal.raise_signal(signal.SIGTERM)
-        found: list[Row] = advance(work)
+        found: list[Row] = step(work)
         return found
 
     return once
@@ -241,7 +242,7 @@ def test_a_run_goes_on_from_one_process_to_two_and_back(
     words = ["run", "tiny-reading", "--steps", "60", "--every", "3", "--out"]
     path = Path("broken/tiny-reading-demo/seed-0")
     with monkeypatch.context() as patched:
-        patched.setattr(LanguageModelWork, "advance", stopped(LanguageModelWork.advance))
+        patched.setattr(LanguageModelWork, "step", stopped(LanguageModelWork.step))
         assert main([*words, "broken"]) == 75
     assert len(rows.read("broken")) == 1
     process = start(*words, "broken", spread=spread)
@@ -290,6 +291,6 @@ def test_runs_for_one_process_are_refused_under_torchrun_by_the_first_one(
 
 
 def test_batches_that_processes_cannot_share_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 3)))
+    monkeypatch.setattr(distributed, "_group", ProcessGroup(distributed.Rank(0, 3)))
     with pytest.raises(ValueError, match="batch_size is 8 in 2 parts, which 3 processes cannot share"):
         work()

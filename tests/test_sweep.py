@@ -14,7 +14,7 @@ import pytest
 
 from changed_folders import begun_with, rewritten
 from nap.lab.cli import BAD_USAGE, FINE, IN_USE, main
-from nap.lab.experiments.experiment import MODULES, experiments
+from nap.lab.experiments import MODULES, experiments
 from nap.lab.launch.attempts import after
 from nap.lab.launch.engine import End
 from nap.lab.launch.found import Found, look, mark
@@ -22,7 +22,7 @@ from nap.lab.launch.how import Sweeping
 from nap.lab.launch.pool import GPU, slots, slots_here
 from nap.lab.options import How
 from nap.lab.runner import RunFolder
-from nap.lab.runner.carry import STOPPED
+from nap.lab.runner.run import STOPPED
 from nap.lab.runner.signals import StopRequest
 from small_work import run as sitting
 from sweep_jobs import asked

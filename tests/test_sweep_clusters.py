@@ -17,7 +17,7 @@ from unittest import mock
 
 import pytest
 
-from nap.lab.experiments.experiment import MODULES
+from nap.lab.experiments import MODULES
 from nap.lab.launch.how import Sweeping
 from nap.lab.launch.launch import LOG_NAME
 from sweep_jobs import asked

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from nap.lab.cli import BAD_USAGE
-from nap.lab.experiments.experiment import MODULES
+from nap.lab.experiments import MODULES
 from nap.lab.launch import beat, watching
 from nap.lab.launch.attempts import NO_DATA, Next, after
 from nap.lab.launch.command import exit_code

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from nap.lab.cli import BAD_USAGE, FINE, main, requested
-from nap.lab.experiments.experiment import MODULES, experiments
+from nap.lab.experiments import MODULES, experiments
 from nap.lab.launch.engine import End
 from nap.lab.launch.jobs import MEANT, WORKER
 from nap.lab.launch.launch import LOG_NAME, STOP_NAME, ask_to_stop, sit

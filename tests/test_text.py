@@ -13,9 +13,11 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nap.lab.datasets import text
+from nap.lab.datasets import tokens
+from nap.lab.datasets.documents import cut_up, documents, python_topics
 from nap.lab.datasets.store import DataMissing
-from nap.lab.datasets.text import Bytes, Pieces, cut_up, documents, python_topics, tokenised, train_pieces
+from nap.lab.datasets.tokenizer import ByteTokenizer, FileTokenizer, train_bpe
+from nap.lab.datasets.tokens import tokenize
 
 TEXTS = ["Once upon a time", "naïve – ☃", "", "a b a b a b a b"]
 
@@ -98,7 +100,7 @@ def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("no", "utf-8")
     with pytest.raises(ValueError, match=r"x\.json is no tokenizer of the library .* its JSON file"):
-        Pieces(path)
+        FileTokenizer(path)
 
 
 def test_python_brings_half_a_million_characters() -> None:
@@ -108,22 +110,22 @@ def test_python_brings_half_a_million_characters() -> None:
 
 
 def test_bytes_can_be_read_back() -> None:
-    coder = Bytes()
+    coder = ByteTokenizer()
     assert [bytes(tokens).decode() for tokens in coder.encode(TEXTS)] == TEXTS
-    assert coder.end < coder.vocabulary
+    assert coder.end < coder.vocab_size
 
 
 def test_learnt_pieces_write_any_text_shorter(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    coder = train_pieces(python_topics(), path, vocabulary=600)
+    coder = train_bpe(python_topics(), path, vocab_size=600)
     plain = tokenizers.Tokenizer.from_file(str(path))
     assert [plain.decode(tokens) for tokens in coder.encode(TEXTS)] == TEXTS
     topic = next(python_topics())
     assert len(coder.encode([topic])[0]) < 0.7 * len(topic.encode())
-    assert max(max(tokens, default=0) for tokens in coder.encode(TEXTS)) < coder.vocabulary == 600
-    assert Pieces(path).fingerprint == coder.fingerprint
+    assert max(max(tokens, default=0) for tokens in coder.encode(TEXTS)) < coder.vocab_size == 600
+    assert FileTokenizer(path).fingerprint == coder.fingerprint
     with pytest.raises(ValueError, match="has no token '<end>'"):
-        Pieces(path, "<end>")
+        FileTokenizer(path, "<end>")
 
 
 def test_a_formula_is_no_title_of_an_article(tmp_path: Path) -> None:
@@ -136,26 +138,29 @@ def test_a_formula_is_no_title_of_an_article(tmp_path: Path) -> None:
 def test_no_document_is_lost_between_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(text, "_AT_ONCE", at_once)
-    found = tokenised(iter(TEXTS), Bytes(), tmp_path / "x", source="a test").tokens.tolist()
+    monkeypatch.setattr(tokens, "_AT_ONCE", at_once)
+    found = tokenize(iter(TEXTS), ByteTokenizer(), tmp_path / "x", source="a test").tokens.tolist()
     assert found == [token for document in TEXTS for token in (*document.encode(), 256)]
 
 
 def test_long_work_is_counted_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
-    tokenised(TEXTS, Bytes(), tmp_path / "x", source="quick", count=told.append)
+    tokenize(TEXTS, ByteTokenizer(), tmp_path / "x", source="quick", count=told.append)
     assert told == []
-    monkeypatch.setattr(text, "TELL_EVERY_SECONDS", 0.0)
-    found = tokenised(TEXTS, Bytes(), tmp_path / "x", source="slow", count=told.append)
+    monkeypatch.setattr(tokens, "TELL_EVERY_SECONDS", 0.0)
+    found = tokenize(TEXTS, ByteTokenizer(), tmp_path / "x", source="slow", count=told.append)
     assert told == sorted(told)
     assert len(told) == len(TEXTS)
     assert told[-1] == found.count
-    tokenised(TEXTS, Bytes(), tmp_path / "x", source="slow", count=lambda _: pytest.fail("made twice"))
+    tokenize(TEXTS, ByteTokenizer(), tmp_path / "x", source="slow", count=lambda _: pytest.fail("made twice"))
 
 
 def test_without_the_library_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    for make in (lambda: Pieces(tmp_path / "x"), lambda: train_pieces([], tmp_path / "x", vocabulary=300)):
+    for make in (
+        lambda: FileTokenizer(tmp_path / "x"),
+        lambda: train_bpe([], tmp_path / "x", vocab_size=300),
+    ):
         with pytest.raises(DataMissing, match=r"pip install 'normalize-and-project\[language\]'"):
             make()
 
@@ -168,7 +173,7 @@ def test_tokens_are_made_once(tmp_path: Path) -> None:
         yield from TEXTS
 
     def make(source: str = "a test", limit: int | None = None) -> list[int]:
-        return tokenised(texts(), Bytes(), tmp_path / "x", source=source, limit=limit).tokens.tolist()
+        return tokenize(texts(), ByteTokenizer(), tmp_path / "x", source=source, limit=limit).tokens.tolist()
 
     first = make()
     assert bytes(token for token in first if token < 256).decode() == "".join(TEXTS)

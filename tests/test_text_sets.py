@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 
 from nap.lab.cli import main
-from nap.lab.datasets import questions
-from nap.lab.datasets.catalog import DATA_SETS, find, find_images, of_role
-from nap.lab.datasets.dataset import TextSet
+from nap.lab.datasets import multiple_choice
+from nap.lab.datasets.catalog import DATA_SETS, TEXT_SETS, find, find_images, of_role
+from nap.lab.datasets.dataset import TextSet, Web
+from nap.lab.datasets.documents import documents
 from nap.lab.datasets.fetch import fetch
 from nap.lab.datasets.images import load as load_images
-from nap.lab.datasets.origins import Web
 from nap.lab.datasets.store import DataMissing, describe, paths
-from nap.lab.datasets.text import Pieces, documents
-from nap.lab.datasets.text_sets import TEXT_SETS
+from nap.lab.datasets.tokenizer import FileTokenizer
 
 PACKS = os.environ.get("NAP_TEST_PACKS")
 
@@ -46,7 +45,7 @@ def test_the_catalogue_agrees_with_itself(data: TextSet) -> None:
 def test_no_name_is_used_twice_and_every_kind_of_question_has_its_set() -> None:
     names = [file.name for data in TEXT_SETS for file in data.files]
     assert len(set(names)) == len(names), "a folder may hold several sets"
-    assert list(of_role("questions")) == list(questions.KINDS)
+    assert list(of_role("questions")) == list(multiple_choice.KINDS)
     assert {name for role in ("text", "questions", "tokenizer") for name in of_role(role)} == {
         data.name for data in TEXT_SETS
     }
@@ -127,14 +126,14 @@ def jsonl(path: Path, lines: Iterable[Any]) -> Path:
 
 @pytest.mark.parametrize("kind", OWN)
 def test_both_forms_of_a_file_hold_the_same_questions(kind: str, tmp_path: Path) -> None:
-    own = questions.read(kind, jsonl(tmp_path / "own", OWN[kind]))
+    own = multiple_choice.read(kind, jsonl(tmp_path / "own", OWN[kind]))
     assert len(own) == 2, "equal questions count, each"
-    assert questions.read(kind, jsonl(tmp_path / "requests", requests(kind))) == own
+    assert multiple_choice.read(kind, jsonl(tmp_path / "requests", requests(kind))) == own
 
 
 def test_answers_and_the_right_one(tmp_path: Path) -> None:
-    first = {kind: questions.read(kind, jsonl(tmp_path / kind, requests(kind)))[0] for kind in OWN}
-    assert first["lambada"] == questions.Question("I do not care about", (" signs",), 0)
+    first = {kind: multiple_choice.read(kind, jsonl(tmp_path / kind, requests(kind)))[0] for kind in OWN}
+    assert first["lambada"] == multiple_choice.Question("I do not care about", (" signs",), 0)
     assert (first["piqa"].answers, first["piqa"].right) == ((" a pin ", " a  saw"), 1)
     assert (first["siqa"].answers, first["siqa"].right) == ((" a", " b", " c"), 2)
 
@@ -143,7 +142,7 @@ def test_answers_and_the_right_one(tmp_path: Path) -> None:
 def test_a_line_that_is_no_question_is_named(line: Any, tmp_path: Path) -> None:
     path = jsonl(tmp_path / "x", [*requests("piqa"), line])
     with pytest.raises(ValueError, match="x, line 9, is no question of piqa"):
-        questions.read("piqa", path)
+        multiple_choice.read("piqa", path)
 
 
 def test_questions_of_the_catalogue_must_have_been_fetched(
@@ -151,7 +150,7 @@ def test_questions_of_the_catalogue_must_have_been_fetched(
 ) -> None:
     monkeypatch.setenv("NAP_DATA", str(tmp_path))
     with pytest.raises(DataMissing, match=r"piqa\.jsonl is missing; run: nap data fetch piqa"):
-        questions.read("piqa")
+        multiple_choice.read("piqa")
 
 
 # ---- real files ---------------------------------------------------------------------------------------
@@ -167,7 +166,7 @@ def test_real_files(tmp_path: Path) -> None:
 
     assert [len(list(documents(path))) for path in get("wikitext-103")] == [60, 60]
     assert [len(list(documents(path))) for path in get("c4-sample")] == [584]
-    pieces = Pieces(get("gpt-neox-tokenizer")[0])
-    assert (pieces.vocabulary, pieces.end) == (50_280, 50_279)
+    pieces = FileTokenizer(get("gpt-neox-tokenizer")[0])
+    assert (pieces.vocab_size, pieces.end) == (50_280, 50_279)
     words = sum(len(document.split()) for path in get("text8") for document in documents(path))
     assert f"{words:,} words" in find("text8").holds()

@@ -18,7 +18,8 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 from nap.lab.cli import main
-from nap.lab.experiments.table1_cifar import DEMO, runs
+from nap.lab.experiments.table1_cifar.config import DEMO
+from nap.lab.experiments.table1_cifar.runs import runs
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.build import build
@@ -57,7 +58,7 @@ def work(arm: VisionArm, *, first: int = 0, together: int = SEEDS, **options: An
 def finished(run: VisionWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
     return rows
 
 
@@ -102,7 +103,7 @@ def test_one_after_the_other_is_bit_by_bit_alone() -> None:
 def test_a_run_resumes() -> None:
     whole, first, rest = work(NAP), work(NAP), work(NAP)
     rows = finished(whole)
-    done = first.advance()
+    done = first.step()
     rest.load_state_dict(copy.deepcopy(first.state_dict()))
     for row, expected in zip(done + finished(rest), rows, strict=True):
         arms = {row.pop("arm"), expected.pop("arm")}
@@ -121,7 +122,7 @@ def test_a_loss_that_is_not_finite_stops_all_and_is_named() -> None:
     assert run._together is not None
     run._together.refresh_()
     with pytest.raises(NotFinite, match="of seed 1, the loss is not finite at update 1"):
-        run.advance()
+        run.step()
 
 
 @pytest.mark.skipif(not find_spec("triton"), reason="needs Triton")

@@ -105,13 +105,14 @@ def test_a_hidden_result_that_is_read_as_a_number_is_noted():
 
 
 def test_scripted_modules_can_be_told():
-    from torch.nn.modules.module import _has_any_global_hook
+    from torch.nn.modules import module as torch_module
 
     model = Net(scripted(nn.GELU()))
     with pytest.raises(ValueError, match=r"act is a ScriptModule.*activations=\['act'\]"):
         nap.plan(model, X)
     assert names(nap.normalize_(model, X, activations=[model.act])) == ["layer"]
-    assert not _has_any_global_hook(), "hooks on all modules must not stay"
+    hooks = [vars(torch_module)[f"_global_forward_{kind}hooks"] for kind in ("", "pre_")]
+    assert hooks == [{}, {}], "hooks on all modules must not stay"
 
 
 class Wrapped(nn.Module):

@@ -12,17 +12,18 @@ import pytest
 import torch
 
 from evidence_rows import rows_of
-from nap.lab.experiments import table1_cifar, table1_imagenet
+from nap.lab.experiments import load
+from nap.lab.experiments.table1_cifar.config import PAPER
+from nap.lab.experiments.table1_cifar.figure import table
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised.arms import NAP, TRANSLATED
 from nap.lab.loops.supervised.run import VisionWork
 from nap.lab.loops.supervised.settings import Seeing
 from nap.lab.loops.supervised.viewing import Viewing
 from nap.lab.loops.supervised.viewing_run import ViewingWork
-from nap.lab.report.vision import cifar
 from nap.lab.rows import Rows
 from nap.schedules import weight_decay_rates
-from small_pictures import write_folders
+from small_images import write_folders
 
 Work = type[VisionWork] | type[ViewingWork]
 
@@ -33,7 +34,7 @@ def own_and_translated(kind: Work, config: Seeing | Viewing) -> list[list[dict[s
     for arm in (NAP, TRANSLATED):
         run, rows = kind(NetworkRun(arm, config, 0, {}), torch.device("cpu")), []
         while run.done < run.total:
-            rows += run.advance()
+            rows += run.step()
         found.append(rows)
     return found
 
@@ -79,19 +80,21 @@ def test_of_images_in_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", ["", "-four"])
 def test_at_paper_scale_on_a_gpu(table: str) -> None:
-    archive, config = f"table1-cifar{table}-paper", table1_cifar.PAPER
+    archive, config = f"table1-cifar{table}-paper", PAPER
     own, translated = (rows_of(archive, f"{arm}-seeds-0-2") for arm in ("nap", "nap-translated"))
     check_rates(own, translated, config, [config.rate(step) for step in range(config.steps)])
 
 
-@pytest.mark.parametrize("table", [table1_cifar, table1_imagenet], ids=lambda table: table.EXPERIMENT.name)
-def test_it_is_trained_if_asked_for(table: Any) -> None:
-    config = replace(table.DEMO, seeds=1)
-    assert [run.config.arm.name for run in table.runs(config)] == ["baseline", "norm only", "NaP"]
-    assert [run.config.arm for run in table.runs(replace(config, arms=("NaP translated",)))] == [TRANSLATED]
+@pytest.mark.parametrize("name", ["table1-cifar", "table1-imagenet"])
+def test_it_is_trained_if_asked_for(name: str) -> None:
+    experiment = load(name)
+    config = replace(experiment.scales["demo"], seeds=1)
+    assert [run.config.arm.name for run in experiment.runs(config)] == ["baseline", "norm only", "NaP"]
+    asked = experiment.runs(replace(config, arms=("NaP translated",)))
+    assert [run.config.arm for run in asked] == [TRANSLATED]
 
 
 def test_it_stands_in_the_table_without_a_number_of_the_paper_s() -> None:
     rows = [{"arm": arm, "data": "x", "step": 5, "test_accuracy": 0.9} for arm in ("NaP translated", "NaP")]
-    cells = re.findall(r"<t[dh] [^>]*>([^<]*)", str(cifar(Rows(rows))))
+    cells = re.findall(r"<t[dh] [^>]*>([^<]*)", str(table(Rows(rows))))
     assert cells[3:] == ["NaP", "90.00", "94.64 (0.12)", "NaP translated", "90.00", "–"]

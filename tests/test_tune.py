@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from nap.lab.claims import judge
 from nap.lab.cli import main
-from nap.lab.experiments import experiment as registry
-from nap.lab.experiments import fig1
+from nap.lab.experiments import MODULES, fig1
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
+from nap.lab.experiments.fig1.config import PAPER
 from nap.lab.experiments.tuned import FILE_NAME, Sensitivity, label, read
 from nap.lab.launch import tune as tune_module
 from nap.lab.launch.found import look
@@ -29,8 +29,8 @@ from nap.lab.launch.jobs import Job
 from nap.lab.report import command as report
 from nap.lab.report.sensitivity import find, usable
 from nap.lab.rows import Rows
-from nap.lab.runner.carry import carry_out
 from nap.lab.runner.folder import RunFolder
+from nap.lab.runner.run import run_work
 from nap.lab.seeds import FIRST_TUNING_SEED
 
 BEST = {"low": 1e-3, "high": 3.2e-2}  # arm → the rate with the highest score
@@ -67,7 +67,7 @@ class Score:
     def __init__(self, what: PeakRun):
         self.what, self.done = what, 0
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         self.done = 1
         settings = self.what.settings
         distance = math.log2(settings.learning_rate / BEST[self.what.arm])
@@ -116,11 +116,11 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             about = {"experiment": "peak", "scale": how.scale, "run": job.run.name}
             with RunFolder.open(job.path, config=job.run.config, **about) as folder:
                 cpu = torch.device("cpu")
-                carry_out(job.run.start(cpu), folder, device=cpu)
+                run_work(job.run.start(cpu), folder, device=cpu)
             labels.append(job.label)
         return []
 
-    monkeypatch.setitem(registry.MODULES, "peak", __name__)
+    monkeypatch.setitem(MODULES, "peak", __name__)
     monkeypatch.setattr(tune_module, "driven", here)
     return labels
 
@@ -241,9 +241,9 @@ def test_rows_of_tuning_seeds_decide_no_claim() -> None:
 
 def test_nap_shares_the_rate_of_the_arm_with_its_rule() -> None:
     """Both are the same network: it is tuned once, under either name."""
-    alone = {run.name: run for run in fig1.runs(replace(fig1.PAPER, arms=("NaP",)))}["nap-reset"]
+    alone = {run.name: run for run in fig1.EXPERIMENT.runs(replace(PAPER, arms=("NaP",)))}["nap-reset"]
     arms: Any = ("NaP", "NaP, affine free", "NaP, affine joint")
-    both = {run.config.arm.name: run for run in fig1.runs(replace(fig1.PAPER, arms=arms))}
+    both = {run.config.arm.name: run for run in fig1.EXPERIMENT.runs(replace(PAPER, arms=arms))}
     nap, free, joint = (both[name] for name in arms)  # NaP projects scales and offsets jointly
     assert alone.tuned_as == nap.tuned_as == joint.tuned_as != free.tuned_as
     assert (alone.decides, nap.decides, joint.decides) == (True, False, True)
@@ -254,10 +254,15 @@ def test_nap_shares_the_rate_of_the_arm_with_its_rule() -> None:
 def test_the_default_rule_changes_no_run_of_another_arm() -> None:
     """Else all that is stored would have to be run again when the default changes."""
     arms: Any = ("LayerNorm", "fresh", "NaP, affine free", "NaP, no affine")
-    runs = [fig1.runs(replace(fig1.PAPER, arms=arms, affine=rule)) for rule in ("joint", "decay", "free")]
+    runs = [
+        fig1.EXPERIMENT.runs(replace(PAPER, arms=arms, affine=rule)) for rule in ("joint", "decay", "free")
+    ]
     assert [run.config for run in runs[0]] == [run.config for run in runs[1]]
     assert [run.config for run in runs[0]] == [run.config for run in runs[2]]
-    own = [fig1.runs(replace(fig1.PAPER, arms=("NaP",), affine=rule))[0].config for rule in ("joint", "free")]
+    own = [
+        fig1.EXPERIMENT.runs(replace(PAPER, arms=("NaP",), affine=rule))[0].config
+        for rule in ("joint", "free")
+    ]
     assert own[0] != own[1]
 
 

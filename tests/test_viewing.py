@@ -16,11 +16,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from crews import CPU, both
 from nap.lab import rows as row_files
 from nap.lab.cli import main
-from nap.lab.datasets.picture_folders import in_folders
-from nap.lab.datasets.pictures import BrokenImage
+from nap.lab.datasets.image_files import BrokenImage, load_image_folders
 from nap.lab.experiments.table1_imagenet import EXPERIMENT, PAPER
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised import classifier, viewing_run
@@ -31,11 +29,12 @@ from nap.lab.loops.supervised.looks import Looks, middle_box, random_box
 from nap.lab.loops.supervised.viewing import Viewing
 from nap.lab.loops.supervised.viewing_run import ViewingWork, prepared
 from nap.lab.models.vgg import vgg
-from nap.lab.runner import crew as crews
-from nap.lab.runner.crew import Crew
+from nap.lab.runner import distributed
+from nap.lab.runner.distributed import ProcessGroup
 from nap.lab.runner.work import NotFinite
 from recordings import run_and_put_back
-from small_pictures import picture, write_folders, write_shards
+from small_images import picture, write_folders, write_shards
+from two_processes import CPU, both
 
 Row = dict[str, Any]
 TINY = Viewing(
@@ -65,7 +64,7 @@ def work(config: Viewing, arm: VisionArm = NAP, **options: Any) -> ViewingWork:
 def finished(run: ViewingWork) -> list[Row]:
     rows: list[Row] = []
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
     return rows
 
 
@@ -109,7 +108,7 @@ def test_of_a_long_strip_the_middle_is_seen(width: int, height: int) -> None:
 
 
 def test_half_of_the_images_are_mirrored(images: str) -> None:
-    train, _ = in_folders(Path(images))
+    train, _ = load_image_folders(Path(images))
     looks = Looks(0, size=18, resize=18, smallest=0.2, flip=True)
     mirrored = 0
     for epoch in range(200):
@@ -120,7 +119,7 @@ def test_half_of_the_images_are_mirrored(images: str) -> None:
 
 
 def test_to_be_judged_an_image_is_scaled_and_its_middle_is_seen(images: str) -> None:
-    _, val = in_folders(Path(images))
+    _, val = load_image_folders(Path(images))
     val.path(1).write_bytes(picture(0, 1, "PNG", width=48, height=32))
     with Image.open(val.path(1)) as image:
         expected = image.resize((24, 16), Image.Resampling.BILINEAR).crop((8, 4, 16, 12))
@@ -129,7 +128,7 @@ def test_to_be_judged_an_image_is_scaled_and_its_middle_is_seen(images: str) -> 
 
 
 def test_the_smallest_part_may_be_all_of_an_image(images: str) -> None:
-    train, _ = in_folders(Path(images))
+    train, _ = load_image_folders(Path(images))
     train.path(1).write_bytes(picture(0, 1, "PNG", width=32, height=32))
     looks = Looks(0, size=8, resize=8, smallest=1.0, flip=False)
     for epoch in range(5):
@@ -186,7 +185,7 @@ def test_an_update_is_what_one_does_by_hand(images: str, decay_scales: bool) -> 
         nn.functional.cross_entropy(model(prepared(pixels)), labels, label_smoothing=0.1).backward()
         optimizer.step()
         projector.project_()
-    run.advance()
+    run.step()
     for (name, expected), found in zip(
         model.state_dict().items(), run.trainer.model.state_dict().values(), strict=True
     ):
@@ -213,7 +212,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_and_reads_only_what_is_left(
     whole = finished(work(config))
     for stop in (1, 2, 3, 4, 5):  # after updates 2 to 10 of 12; an epoch has three, and rows come at 6 and 12
         first, rest = work(config), work(config)
-        rows = [row for _ in range(stop) for row in first.advance()]
+        rows = [row for _ in range(stop) for row in first.step()]
         rest.load_state_dict(copy.deepcopy(first.state_dict()))
         learnt, judged = rest.needed.learnt.pictures, rest.needed.judged.pictures
         counted = [mock.Mock(wraps=pictures.encoded) for pictures in (learnt, judged)]
@@ -240,7 +239,7 @@ def test_a_state_may_be_loaded_into_a_run_that_is_under_way(images: str) -> None
     config = replace(TINY, images=images)
     whole, run = finished(work(config)), work(config)
     begun = copy.deepcopy(run.state_dict())
-    run.advance()
+    run.step()
     run.load_state_dict(begun)
     assert finished(run) == whole
 
@@ -251,7 +250,7 @@ def test_the_workers_of_a_run_are_there_from_its_first_update_to_its_last_row(im
     alone, rows, workers = finished(work(config)), [], []
     run = work(config, workers=2)
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
         workers.append({process.pid for process in multiprocessing.active_children()})
     assert rows == alone
     assert len(workers) == 4
@@ -293,7 +292,7 @@ def test_an_update_that_is_not_finite_is_not_made(images: str) -> None:
     with torch.no_grad():
         run.trainer.model.get_parameter("head.weight")[0, 0] = torch.nan
     with pytest.raises(NotFinite, match="the loss is not finite at update 1"):
-        run.advance()
+        run.step()
     assert all(p.isfinite().all() or p.ndim == 2 for p in run.trainer.parameters)
 
 
@@ -314,13 +313,13 @@ def test_settings_and_data_that_do_not_fit_are_refused(images: str, monkeypatch:
     monkeypatch.setenv("NAP_WORKERS", "many")
     with pytest.raises(ValueError, match="NAP_WORKERS=many"):
         workers_for(CPU)
-    monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 2), sharing="fsdp"))
+    monkeypatch.setattr(distributed, "_group", ProcessGroup(distributed.Rank(0, 2), parallel="fsdp"))
     with pytest.raises(ValueError, match=r"has a copy of this network \(ddp\).*choose ddp"):
         work(replace(TINY, images=images))
-    monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 2)))
-    with pytest.raises(ValueError, match="a graph is for a process that is alone, here are 2"):
+    monkeypatch.setattr(distributed, "_group", ProcessGroup(distributed.Rank(0, 2)))
+    with pytest.raises(ValueError, match="a graph is for one process, here are 2"):
         work(replace(TINY, images=images), graph=True)
-    monkeypatch.setattr(crews, "_crew", Crew(crews.Place(0, 3)))
+    monkeypatch.setattr(distributed, "_group", ProcessGroup(distributed.Rank(0, 3)))
     with pytest.raises(ValueError, match="batch_size is 8, which 3 processes cannot share"):
         work(replace(TINY, images=images))
 
@@ -367,13 +366,13 @@ def assert_alike(found: list[Row], expected: list[Row]) -> None:
 
 def learn(config: Viewing) -> Row:
     run = work(config)
-    rows = run.advance()
+    rows = run.step()
     state = copy.deepcopy(run.state_dict())
     rows += finished(run)
     return {"rows": rows, "state": state, "buffers": [b.clone() for b in run.trainer.model.buffers()]}
 
 
-def everything(crew: Crew, plain: Viewing, normed: Viewing, state: Row) -> Row:
+def everything(group: ProcessGroup, plain: Viewing, normed: Viewing, state: Row) -> Row:
     viewing_run.STRETCH = 4
     rest = work(plain)
     rest.load_state_dict(state)
@@ -389,7 +388,7 @@ def test_two_processes_compute_what_one_does(
     normed = replace(TINY, images=images)
     plain = Plain(**vars(normed))
     alone = learn(plain)
-    both_of = both(everything, tmp_path / "crew", plain, normed, alone["state"])
+    both_of = both(everything, tmp_path / "processes", plain, normed, alone["state"])
     for found in both_of:
         assert_alike(found["plain"]["rows"], alone["rows"])
         assert_alike(found["rest"], alone["rows"])

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 import nap
 from nap.lab.cli import main
-from nap.lab.datasets.image_sets import IMAGE_SETS
-from nap.lab.datasets.images import load
-from nap.lab.datasets.splits import split
+from nap.lab.datasets.catalog import IMAGE_SETS
+from nap.lab.datasets.images import load, split
 from nap.lab.datasets.streams import batches
-from nap.lab.experiments.table1_cifar import DEMO, runs
+from nap.lab.experiments.table1_cifar.config import DEMO
+from nap.lab.experiments.table1_cifar.runs import runs
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised import classifier, trainer
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
@@ -49,7 +49,7 @@ def work(arm: VisionArm = NAP, config: Seeing = TINY, *, seed: int = 0, **option
 def finished(run: VisionWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while run.done < run.total:
-        rows += run.advance()
+        rows += run.step()
     return rows
 
 
@@ -160,7 +160,7 @@ def test_each_pass_of_each_seed_has_its_own_order_and_places() -> None:
     found = []
     for run in (work(seed=0), work(seed=1), work(seed=2)):
         for _ in range(2):
-            run.advance()
+            run.step()
             found.append(run.trainer.draws.clone())
     for one, other in combinations(found, 2):
         assert not torch.equal(one[:, 0], other[:, 0]), "the order"
@@ -187,7 +187,7 @@ def test_a_run_goes_on_after_any_pass_as_if_nothing_had_happened(
     whole = finished(work(arm, config))
     for stop in (1, 2):
         first, rest = work(arm, config), work(arm, config)
-        rows = [row for _ in range(stop) for row in first.advance()]
+        rows = [row for _ in range(stop) for row in first.step()]
         checkpoint.save(tmp_path / "checkpoint.pt", first.state_dict())
         rest.load_state_dict(checkpoint.load(tmp_path / "checkpoint.pt"))
         assert rows + finished(rest) == whole
@@ -241,8 +241,8 @@ def test_an_update_is_recorded_anew_when_a_state_brings_other_radii(monkeypatch:
     monkeypatch.setattr(classifier, "captured", recording)
     run = work(graph=True)
     for times in (1, 2):
-        run.advance()
-        run.advance()
+        run.step()
+        run.step()
         assert recording.call_count == times
         run.load_state_dict(copy.deepcopy(run.state_dict()))
 
@@ -315,7 +315,7 @@ def test_an_update_that_is_not_finite_is_not_made_and_ends_its_pass() -> None:
         run.trainer.model.get_parameter("head.weight")[0, 0] = torch.nan
     before = [p.detach().clone() for p in run.trainer.parameters]
     with pytest.raises(NotFinite, match="the loss is not finite at update 1"):
-        run.advance()
+        run.step()
     for found, expected in zip(run.trainer.parameters, before, strict=True):
         torch.testing.assert_close(found.detach(), expected, rtol=0, atol=0, equal_nan=True)
 

@@ -10,16 +10,9 @@ import torch
 from torch import Tensor
 from torch.autograd.functional import vjp
 
-from nap.lab.experiments.walk import (
-    EXPERIMENT,
-    MODELS,
-    Walk,
-    WalkConfig,
-    gated,
-    pulled_back,
-    relu_input,
-    update_of,
-)
+from nap.lab.experiments.walk import EXPERIMENT
+from nap.lab.experiments.walk.config import MODELS, WalkConfig
+from nap.lab.experiments.walk.runs import Walk, gated, pulled_back, relu_input, update_of
 from nap.lab.rows import Rows
 from nap.lab.runner.work import NotFinite
 
@@ -30,7 +23,7 @@ MODEL = {model.arm: model for model in MODELS}
 
 def walked(config: WalkConfig) -> Rows:
     work = Walk(config, CPU)
-    return Rows(row for _ in range(work.total) for row in work.advance())
+    return Rows(row for _ in range(work.total) for row in work.step())
 
 
 def noise(*shape: int) -> Tensor:
@@ -77,7 +70,7 @@ def test_without_a_norm_a_dead_unit_never_moves_again(arm: str, gate: Any) -> No
     work = Walk(replace(SMALL, gate=gate), CPU)
     while work.done < work.total:
         before, dead = work.v[arm], work.v[arm] <= 0
-        work.advance()
+        work.step()
         assert torch.equal(work.v[arm][dead], before[dead])
     assert dead.any()
 
@@ -85,9 +78,9 @@ def test_without_a_norm_a_dead_unit_never_moves_again(arm: str, gate: Any) -> No
 @pytest.mark.parametrize("arm", ["RMSProp + norm", "RMSProp + norm + centring"])
 def test_with_a_norm_and_steps_of_one_size_dead_units_move_as_far_as_others(arm: str) -> None:
     work = Walk(SMALL, CPU)
-    work.advance()
+    work.step()
     before, dead = work.v[arm], relu_input(work.v[arm], centring=MODEL[arm].centring) <= 0
-    work.advance()
+    work.step()
     torch.testing.assert_close((work.v[arm] - before)[dead].abs(), torch.ones_like(before[dead]))
 
 
@@ -95,7 +88,7 @@ def test_normalised_updates_are_tangent_so_the_norm_only_grows() -> None:
     work = Walk(SMALL, CPU)
     for _ in range(20):
         before = work.v["GD + norm"]
-        work.advance()
+        work.step()
         after = work.v["GD + norm"]
         step = after - before
         torch.testing.assert_close(
@@ -131,10 +124,10 @@ def test_seed_k_walks_alike_whatever_the_number_of_seeds() -> None:
 
 def test_a_resumed_walk_equals_an_unbroken_one() -> None:
     unbroken, first, second = (Walk(SMALL, CPU) for _ in range(3))
-    rows = [row for _ in range(60) for row in unbroken.advance()]
-    cut = [row for _ in range(23) for row in first.advance()]
+    rows = [row for _ in range(60) for row in unbroken.step()]
+    cut = [row for _ in range(23) for row in first.step()]
     second.load_state_dict(first.state_dict())
-    cut += [row for _ in range(37) for row in second.advance()]
+    cut += [row for _ in range(37) for row in second.step()]
     assert cut == rows
     assert all(torch.equal(second.v[arm], unbroken.v[arm]) for arm in MODEL)
 
@@ -143,7 +136,7 @@ def test_an_update_that_is_not_finite_stops_the_walk_before_it() -> None:
     work = Walk(SMALL, CPU)
     work.v["GD"][1, 3] = torch.inf
     with pytest.raises(NotFinite, match="step 1 of 'GD'"):
-        work.advance()
+        work.step()
     assert work.done == 0
 
 

@@ -29,5 +29,5 @@ def finished(run: RainbowRun) -> list[dict[str, Any]]:
     """The rows of all that is left of a run, those of layers left out."""
     rows: list[dict[str, Any]] = []
     while run.done < run.total:
-        rows += [row for row in run.advance() if "kind" not in row]
+        rows += [row for row in run.step() if "kind" not in row]
     return rows

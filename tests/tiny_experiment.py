@@ -50,7 +50,7 @@ class TinyWork:
         if name == "first" and config.mode == "no-data":
             raise DataMissing("cifar10 is not complete; run: nap data fetch cifar10")
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         time.sleep(self.config.seconds_per_step)
         if self.name == "first" and self.done == 1:
             self.mishap()

@@ -6,7 +6,8 @@ import sys
 from functools import partial
 from typing import Any
 
-from nap.lab.experiments.experiment import MODULES, Experiment, Run
+from nap.lab.experiments import MODULES
+from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.loops.language.arms import NAP
 from nap.lab.loops.language.language import LanguageModelWork
 from nap.lab.loops.language.settings import LanguageModelConfig
@@ -23,7 +24,9 @@ def runs(config: LanguageModelConfig) -> list[Run]:
     whats: list[Any] = [
         NetworkRun(NAP, config, seed, {"experiment": "tiny-reading"}) for seed in range(config.seeds)
     ]
-    return [Run(f"seed-{what.seed}", what, partial(LanguageModelWork, what), spreads=True) for what in whats]
+    return [
+        Run(f"seed-{what.seed}", what, partial(LanguageModelWork, what), distributed=True) for what in whats
+    ]
 
 
 EXPERIMENT = Experiment(

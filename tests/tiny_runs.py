@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from nap.lab.datasets.images import load
-from nap.lab.experiments import fig1, fig4
+from nap.lab.experiments import fig4
+from nap.lab.experiments.fig1 import config as fig1_config
 from nap.lab.loops.population.arms import Arm
 from nap.lab.loops.population.continual import ArmRun, ContinualRun, Row
 from nap.lab.loops.population.learner import Learner, Tally
@@ -41,9 +42,9 @@ TINY = Continual(
     redo_every=5,  # never in the last step of an epoch, after which a run projects once more
     noise=0.3,
 )
-FIG1_ARMS = {arm.name: arm for arm in fig1.ARMS}
+FIG1_ARMS = {arm.name: arm for arm in fig1_config.PAPERS_ARMS}
 METHOD_ARMS = {  # the first two are "no norm" and "NaP" of Figure 1
-    run.config.arm.name: run.config.arm for run in fig4.runs(fig4.DEMO)
+    run.config.arm.name: run.config.arm for run in fig4.EXPERIMENT.runs(fig4.EXPERIMENT.scales["demo"])
 }
 OTHER_ARMS = {
     arm.name: arm
@@ -68,7 +69,7 @@ def finished(work: Work) -> list[Row]:
     """The rows of all that is left of a run."""
     rows: list[Row] = []
     while work.done < work.total:
-        rows += work.advance()
+        rows += work.step()
     return rows
 
 

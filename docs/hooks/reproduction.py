@@ -1,13 +1,15 @@
-"""MkDocs hook: what the reproduction pages say of results comes from PAPER.md and evidence/ at each build.
+"""MkDocs hook: tables, verdicts and figures of the pages, made from evidence/ at each build.
 
-A page asks for it in a comment on a line of its own:
+A page asks for them in a comment on a line of its own:
 
     <!-- lab: commands fig1 -->       how to run it at three scales, and what was run
-    <!-- lab: findings Figure 1 -->   the sections of PAPER.md, Evidence, whose heading matches
-    <!-- lab: verdicts fig1 -->       the claims, judged on the rows in evidence/, and the figures
-    <!-- lab: ranges fig1-small -->   least and most of each measure, arm by arm, in these rows of evidence/
+    <!-- lab: figure fig1-small -->   the first figure of these rows
+    <!-- lab: verdicts fig1 -->       all claims, decided on all rows but superseded ones, and the figures
+    <!-- lab: archive fig1-small -->  the same of these rows alone
+    <!-- lab: ranges fig1-small -->   least and most of each measure, arm by arm, in these rows
     <!-- lab: overview -->            all experiments
-    <!-- lab: summary -->             the verdicts on all rows in evidence/, and what fails
+    <!-- lab: summary -->             every verdict, and what fails
+    <!-- lab: records -->             every verdict and what was superseded, as in PAPER.md
 
 So nothing on these pages can differ from the rows.
 """
@@ -15,30 +17,26 @@ So nothing on these pages can differ from the rows.
 from __future__ import annotations
 
 import re
-import tarfile
-import tempfile
-from dataclasses import dataclass, replace
+import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from nap.lab.claims import Verdict
 from nap.lab.claims.printed import summary
-from nap.lab.experiments.experiment import MODULES, Experiment, experiments
+from nap.lab.experiments import MODULES, experiments
+from nap.lab.experiments.experiment import Experiment
 from nap.lab.report.facts import find_groups
 from nap.lab.report.figure_html import figure_html
-from nap.lab.report.sections import Part, figures_of, parts_of
+from nap.lab.report.sections import Part, parts_of
 from nap.lab.report.style import number
 from nap.lab.report.verdicts import claims_table, counts
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).parent))  # this folder is no package
+from records import ROOT, SCALES, Record, records, unpacked, verdict_table
+
 MARKER = re.compile(r"^<!-- lab: (\w+) ?(.*?) -->$", re.MULTILINE)
-SCALES = ("demo", "small", "paper")
-ARCHIVE = re.compile(rf"-({'|'.join(SCALES)})\.tar\.xz$")
-NAME = re.compile(
-    rf"\b({'|'.join(sorted(MODULES, key=len, reverse=True))})(?:(?:-(\w+))?-({'|'.join(SCALES)}))?(?![\w-])"
-)  # fig1, fig1-small, or a variant of it: induction-sines-paper
-LEADING_SCALES = re.compile(rf"(?:{'|'.join(SCALES)})(?:, (?:{'|'.join(SCALES)}))*\b")
 MEASURES = (
     *("dead_units", "linearized_units", "dormant_units", "feature_rank"),
     *("parameter_norm", "gradient_norm", "jacobian_norm"),
@@ -49,83 +47,29 @@ HOLDS, FAILS, UNCLEAR = Verdict.HOLDS, Verdict.FAILS, Verdict.UNCLEAR
 _html: dict[str, str] = {}  # place in a page → what goes there, after Markdown has become HTML
 
 
-@dataclass(frozen=True)
-class Stated:
-    """A row of the table under "Evidence" in PAPER.md."""
-
-    names: tuple[str, ...]
-    scales: tuple[str, ...]
-    variant: str  # of the settings, if any
-    setting: str
-    command: str
-    verdicts: str  # hold / fail / open, or nothing
-
-
-@cache
-def evidence_of_the_paper_page() -> str:
-    """PAPER.md from "## Evidence" to the next heading of that rank."""
-    text = (ROOT / "PAPER.md").read_text("utf-8")
-    found = re.search(r"^## Evidence$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert found, "PAPER.md has no section Evidence"
-    return found[1]
-
-
-@cache
-def stated_rows() -> tuple[Stated, ...]:
-    """The rows of the table, with the experiments and scales that each is about; variants come last."""
-    rows = []
-    for line in re.findall(r"^\|(.*)\|$", evidence_of_the_paper_page().split("\n### ")[0], re.MULTILINE):
-        cells = [cell.strip() for cell in line.split("|")]
-        names = NAME.findall(cells[0])
-        if len(cells) != 4 or not names:
-            continue
-        suffixes = tuple(dict.fromkeys(scale for _, _, scale in names if scale))
-        leading = LEADING_SCALES.match(cells[1])
-        scales = suffixes or tuple(leading[0].split(", ") if leading else ())
-        rows.append(Stated(tuple(name for name, _, _ in names), scales, names[0][1], *cells[1:]))
-    return tuple(sorted(rows, key=lambda row: row.variant != ""))
-
-
 @cache
 def experiment(name: str) -> Experiment:
     return experiments([name])[name]
 
 
-@cache
-def companions(name: str) -> frozenset[str]:
-    """The experiments that read the same runs, this one among them."""
-    of = experiments()
-    return frozenset(other for other in of if of[other].folder == of[name].folder)
+def records_of(name: str) -> list[Record]:
+    """What was run of an experiment, and has not been superseded."""
+    return [record for record in records() if name in record.experiments and record.current]
 
 
-def rows_about(name: str) -> list[Stated]:
-    return [row for row in stated_rows() if companions(name) & {*row.names}]
-
-
-def variant_in(archive: str) -> str:
-    """What the rows of an archive are a variant by; nothing where the settings are the experiment's own."""
-    named = NAME.match(archive.partition(".")[0])
-    return named[2] if named and named[2] else ""
-
-
-def counted(name: str, row: Stated) -> str:
-    """Hold / fail / open; where other experiments judge the same runs, with their claims."""
-    others = " and ".join(f"`{other}`" for other in sorted(companions(name) - {name}))
-    return f"{row.verdicts} (with {others})" if others and row.verdicts else row.verdicts
+def counted(name: str, record: Record) -> str:
+    """Hold / fail / open; where other experiments read the same rows, with their claims."""
+    others = " and ".join(f"`{other}`" for other in record.experiments if other != name)
+    return f"{record.counted} (with {others})" if others else record.counted
 
 
 @cache
-def judged() -> tuple[tuple[str, Part], ...]:
-    """Every archive's name with each experiment that its rows speak of; variants come last."""
-    found = []
-    archives = (ROOT / "evidence").glob("*.tar.xz")
-    for archive in sorted(archives, key=lambda path: (variant_in(path.name) != "", path.name)):
-        if ARCHIVE.search(archive.name):
-            with tempfile.TemporaryDirectory() as folder:
-                with tarfile.open(archive) as packed:
-                    packed.extractall(folder, filter="data")
-                found += [(archive.name, part) for part in parts_of(find_groups(Path(folder)))]
-    return tuple(found)
+def parts(archive: str) -> tuple[Part, ...]:
+    """What the report makes of the rows of an archive: a part for each experiment that reads them."""
+    (record,) = [record for record in records() if record.name == archive]
+    assert record.archive is not None, f"{archive} has no rows in evidence/"
+    with unpacked(record.archive) as folder:
+        return tuple(parts_of(find_groups(folder)))
 
 
 def command(name: str, scale: str) -> str:
@@ -135,70 +79,73 @@ def command(name: str, scale: str) -> str:
 
 
 def commands(name: str) -> str:
-    """The commands at three scales; then what was run, as PAPER.md has it, and what was not."""
+    """The commands at three scales; then what was run, from its records, and what was not."""
     of = experiment(name)
     fetched = sorted({data for scale in SCALES for data in of.needs[scale].split(", ")} - {"", "digits"})
     words = [f"nap data fetch {' '.join(fetched)}"] if fetched else []
     words += [command(name, scale) for scale in SCALES]
-    lines = [
-        "| Scale | Asks for | Run by us: setting, command, date, duration | Hold / fail / open |",
-        "|---|---|---|---|",
-    ]
+    lines = ["| Scale | Asks for | Run by us | Hold / fail / open |", "|---|---|---|---|"]
     for scale in SCALES:
         config = of.scales[scale]
         data = of.needs[scale] or getattr(config, "data", "none to fetch")
         asks = f"{len(of.runs(config))} runs, {config.seeds} seeds; data: {data}"
-        rows = [row for row in stated_rows() if name in row.names and scale in row.scales]
-        for row in rows:
-            done = row.command if row.command.startswith("**") else f"{row.setting}: {row.command}"
-            lines.append(f"| {scale} | {asks} | {done} | {counted(name, row) or '–'} |")
-        if not rows:
-            lines.append(f"| {scale} | {asks} | no result written down yet | – |")
+        ran = [record for record in records_of(name) if record.scale == scale]
+        lines += [f"| {scale} | {asks} | {told(record)} | {counted(name, record)} |" for record in ran]
+        if not ran:
+            lines.append(f"| {scale} | {asks} | not yet | – |")
     return "```\n" + "\n".join(words) + "\n```\n\n" + "\n".join(lines)
 
 
-def findings(pattern: str) -> str:
-    """The sections whose heading matches, with links as seen from this page."""
-    sections = re.split(r"^### ", evidence_of_the_paper_page(), flags=re.MULTILINE)[1:]
-    chosen = [text for text in sections if re.search(pattern, text.partition("\n")[0])]
-    if not chosen:
-        return "Nothing is written down yet: what was run is in the table above."
-    drawn = re.compile(r"^!\[[^\]]*\]\([^)]*\)$\n?", re.MULTILINE)  # the figures are drawn anew, below
-    text = "\n".join(f"### {drawn.sub('', section).strip()}\n" for section in chosen)
-    return re.sub(r"\]\((?!https?:|#)", "](../../", text)
+def told(record: Record) -> str:
+    """A record in a cell of a table."""
+    seeds = "1 seed" if record.seeds == 1 else f"{record.seeds} seeds"
+    typed = "<br>".join(f"`{words}`" for words in record.commands)
+    took = f", {record.duration}" if record.duration else ""
+    note = f". {record.note}" if record.note else ""
+    return f"{record.setting}; {seeds}, {record.device}, {record.date}{took}{note}<br>{typed}"
 
 
 def verdicts(name: str) -> str:
-    """Claims and figures from the rows in evidence/, scale by scale."""
-    parts = [(archive, part) for archive, part in judged() if part.section.name == name]
-    if not parts:
-        return (
-            "There are no rows of this experiment in `evidence/` yet, so nothing can be judged here. "
-            "`nap run` prints the verdicts on your own runs, and `nap report` draws them."
-        )
+    """Claims and figures of an experiment, from all rows that nothing has superseded."""
+    texts = [archive(record.name, name) for record in records_of(name) if record.archive]
+    return "\n\n".join(texts) or (
+        "There are no rows of this experiment in `evidence/` yet, so no claim is decided here. "
+        "`nap run` prints the verdicts on your own runs, and `nap report` draws them."
+    )
+
+
+def archive(packed: str, name: str = "") -> str:
+    """Claims and figures from one archive, of one experiment or of all that read its rows."""
+    (record,) = [record for record in records() if record.name == packed]
     texts = []
-    for archive, part in parts:
-        scale, packed = part.group.scale, archive.partition(".")[0]
-        place = f"{name}-in-{packed}"
-        variant = f" ({found})" if (found := variant_in(archive)) else ""
-        again = f"tar xf evidence/{archive} && nap claims {packed}"
+    for part in parts(packed):
+        if name and part.experiment.name != name:
+            continue
+        place = f"{part.experiment.name}-in-{packed}"
         _html[place] = _drawn(part, place)
-        missing = part.section.missing(part.group.rows)
+        missing = part.missing
         lacks = f"\n\nNo rows for: {' · '.join(missing)}." if missing else ""
         texts.append(
-            f"### Verdicts at scale {scale}{variant}\n\n{summary(part.results)} Decided on the rows in "
-            f"`evidence/{archive}` when this page was built; in a clone, `{again}` decides them again."
-            f"{lacks}\n\n"
+            f"### {packed}: {record.setting}\n\n{summary(part.results)} Decided on the rows in "
+            f"`evidence/{packed}.tar.xz` when this page was built. To decide them again in a clone: "
+            f"`tar xf evidence/{packed}.tar.xz && nap claims {packed}`.{lacks}\n\n"
             f'<div data-place="{place}"></div>'
         )
     return "\n\n".join(texts)
 
 
+def figure(packed: str) -> str:
+    """The first figure of the rows of an archive."""
+    part = parts(packed)[0]
+    place = f"first-figure-of-{packed}"
+    first = part.figures[0]
+    _html[place] = f'<div class="from-rows">{figure_html(replace(first, name=place))}</div>'
+    return f'<div data-place="{place}"></div>'
+
+
 def _drawn(part: Part, place: str) -> str:
-    rows = part.group.rows
-    figures = [replace(figure, name=f"{place}-{figure.name}") for figure in figures_of(part.section, rows)]
-    numbers = part.section.table(rows)
-    html = [claims_table(part.results), *([numbers] if numbers else []), *map(figure_html, figures)]
+    figures = [replace(figure, name=f"{place}-{figure.name}") for figure in part.figures]
+    html = [claims_table(part.results), *([part.table] if part.table else []), *map(figure_html, figures)]
     return '<div class="from-rows" data-search-exclude>' + "\n".join(html) + "</div>"
 
 
@@ -206,52 +153,57 @@ def overview(_: str) -> str:
     """One line an experiment: what the paper shows with it, and the verdicts so far."""
     lines = ["| Experiment | What the paper shows with it | Hold / fail / open |", "|---|---|---|"]
     for name in MODULES:
-        rows = [row for row in rows_about(name) if row.verdicts]
-        found = "<br>".join(
-            f"{', '.join(row.scales)}{f' ({row.variant})' if row.variant else ''}: {counted(name, row)}"
-            for row in rows
-        )
-        lines.append(f"| [`{name}`]({name}.md) | {experiment(name).shows} | {found or 'no result yet'} |")
+        came_out = [f"{record.scale}: {counted(name, record)}" for record in records_of(name)]
+        cell = "<br>".join(came_out) or "no result yet"
+        lines.append(f"| [`{name}`]({name}.md) | {experiment(name).shows} | {cell} |")
     return "\n".join(lines)
 
 
-def ranges(archive: str) -> str:
+def ranges(packed: str) -> str:
     """From least to most over tasks and seeds, for each arm."""
-    rows = next(part for name, part in judged() if name == f"{archive}.tar.xz").group.rows
+    rows = parts(packed)[0].group.rows
     measured = {column: column.replace("_", " ") for column in MEASURES if rows.unique(column)}
     lines = [f"| Arm | {' | '.join(measured.values())} |", "|---" * (len(measured) + 1) + "|"]
     for arm in rows.unique("arm"):
         cells = []
         for column in measured:
-            found = [row[column] for row in rows.where(arm=arm) if row.get(column) is not None]
-            ends = dict.fromkeys((number(min(found), 2), number(max(found), 2))) if found else {}
+            values = [row[column] for row in rows.where(arm=arm) if row.get(column) is not None]
+            ends = dict.fromkeys((number(min(values), 2), number(max(values), 2))) if values else {}
             cells.append(" to ".join(ends) or "–")
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def summary_table(_: str) -> str:
-    """Verdicts on all rows in evidence/: one line for each archive and experiment; what fails is named."""
+    """Verdicts on all rows that nothing has superseded; what fails is named."""
     lines = ["| Rows | Seeds | Hold / fail / open | What fails |", "|---|---|---|---|"]
-    for archive, part in judged():
-        if not part.results:
-            continue
-        name, found = archive.partition(".")[0], counts(part.results)
-        failed = dict.fromkeys(claim.says for claim, evidence in part.results if evidence.verdict == FAILS)
-        seeds = len(part.group.rows.unique("seed"))
-        page = f"[{part.section.name}](reproduce/{part.section.name}.md), `{name}`"
-        numbers = " / ".join(str(found[verdict]) for verdict in (HOLDS, FAILS, UNCLEAR))
-        lines.append(f"| {page} | {seeds} | {numbers} | {' '.join(failed) or '–'} |")
+    for record in records():
+        for part in parts(record.name) if record.current and record.archive else ():
+            if not part.results:
+                continue
+            count = counts(part.results)
+            failed = dict.fromkeys(
+                claim.says for claim, evidence in part.results if evidence.verdict == FAILS
+            )
+            page = f"[{part.experiment.name}](reproduce/{part.experiment.name}.md), `{record.name}`"
+            numbers = " / ".join(str(count[verdict]) for verdict in (HOLDS, FAILS, UNCLEAR))
+            lines.append(f"| {page} | {record.seeds} | {numbers} | {' '.join(failed) or '–'} |")
     return "\n".join(lines)
 
 
+def all_records(_: str) -> str:
+    return verdict_table(ROOT / "docs/log")
+
+
 ASKED = {
-    "summary": summary_table,
-    "ranges": ranges,
+    "archive": archive,
     "commands": commands,
-    "findings": findings,
-    "verdicts": verdicts,
+    "figure": figure,
     "overview": overview,
+    "ranges": ranges,
+    "records": all_records,
+    "summary": summary_table,
+    "verdicts": verdicts,
 }
 
 

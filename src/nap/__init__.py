@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nap import diagnostics, schedules
+    from nap.checkpoints import load, save
     from nap.conversion.coverage import coverage
     from nap.conversion.joining import join_batch_norms_
     from nap.conversion.joining_relus import join_relus_
@@ -36,8 +37,10 @@ __all__ = [
     "global_effective_learning_rate",
     "join_batch_norms_",
     "join_relus_",
+    "load",
     "normalize_",
     "plan",
+    "save",
     "schedules",
     "verify",
     "weight_groups",
@@ -54,8 +57,10 @@ _MODULE = {
     "global_effective_learning_rate": "rates.learning_rate",
     "join_batch_norms_": "conversion.joining",
     "join_relus_": "conversion.joining_relus",
+    "load": "checkpoints",
     "normalize_": "conversion.normalize",
     "plan": "conversion.normalize",
+    "save": "checkpoints",
     "verify": "conversion.verification",
     "weight_groups": "weights",
 }

@@ -13,7 +13,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +25,10 @@ from torch import Tensor, nn
 from nap.conversion.normalize import normalize_, plan
 from nap.conversion.placement import Plan
 from nap.conversion.trial import detached_copy
-from nap.projection.project import ProjectionPlan, Projector
+from nap.projection.names import shortened
+from nap.projection.plan import ProjectionPlan
+from nap.projection.project import Projector
+from nap.weights import Role
 
 VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 DTYPES = {
@@ -155,18 +158,23 @@ class Inspection:
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What projection costs where weights start small, and the ways out; no problem by itself."""
-        return () if self.projection is None else self.projection.advice
+        """Which settings to start with, and what projection costs where weights start small."""
+        if self.projection is None:
+            return ()
+        return (*self.projection.advice, *settings_for(self.plan, self.projection))
 
     def __str__(self) -> str:
         state = "as it is" if self.plan.problems else "after step 1"
         parts = ["Step 1: normalise", str(self.plan), ""]
         parts += [f"Parameters of the model {state}", str(self.plan.weights), ""]
         if self.projection is not None:
-            parts += ["Step 2: project", str(self.projection), ""]
+            parts += ["Step 2: project", str(replace(self.projection, advice=())), ""]  # it is below
         many = len(self.problems)
         verdict = f"{many} problem{'s' if many != 1 else ''} found:" if many else "No problems found."
-        return "\n".join([*parts, verdict, *(f"  - {problem}" for problem in self.problems)])
+        lines = [*parts, verdict, *(f"  - {problem}" for problem in self.problems)]
+        if self.advice:
+            lines += ["", "Advice", *(f"  - {line}" for line in self.advice)]
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         projection = None if self.projection is None else self.projection.to_json()
@@ -176,6 +184,50 @@ class Inspection:
             "problems": list(self.problems),
             "advice": list(self.advice),
         }
+
+
+_OUTPUT = {
+    "project": "projected, which pins the scale of the output: in continual learning that helps; where "
+    "targets have a scale to find (values, regression), write Projector(model, output='free')",
+    "grow": "may grow up to its fan-in radius, for it starts small; with output='free' it may grow on",
+    "free": "left free, so that logits may grow; for tasks that change, try output='project'",
+}
+
+
+def settings_for(plan: Plan, projection: ProjectionPlan) -> tuple[str, ...]:
+    """Advice on the output layer, scales and offsets, what to leave out, weight decay and the rate."""
+    rows = {row.name: row for row in projection.rows}
+    said = []
+    for action, meaning in _OUTPUT.items():
+        names = [name for name, row in rows.items() if row.role is Role.OUTPUT and row.action == action]
+        if names:
+            said.append(f"output: {', '.join(shortened(names))} {meaning}")
+    affine = plan.weights.of(Role.AFFINE)
+    if affine and all(row.homogeneous for row in affine):
+        said.append(
+            "affine: for long training on changing tasks, Projector(model, affine='joint') keeps scales and "
+            "offsets in place too, and is exact here; for one task leave them free"
+        )
+    elif affine:
+        said.append(
+            "affine: leave scales and offsets free; affine='joint' is not exact here, for some feed what is "
+            "no ReLU, and is refused"
+        )
+    unused = [n for n, row in rows.items() if row.role is Role.UNUSED and row.action == "project"]
+    if unused:
+        said.append(
+            f"exclude: {', '.join(shortened(unused))}: not used on this example, so nothing is known of it; "
+            "give an example that uses it, or leave it out with Projector(model, exclude=[...])"
+        )
+    said.append(
+        "weight decay: none on projected weights, where it does nothing but work; "
+        "torch.optim.AdamW(projector.param_groups(weight_decay=...)) keeps it to the others"
+    )
+    said.append(
+        "learning rate: start at twice the best rate of the same network with norms alone, and try a factor "
+        "of two to both sides; nothing lowers it any more but the schedule that you write down"
+    )
+    return tuple(said)
 
 
 def describe(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -27,9 +28,12 @@ from nap.tracing.told import Part, Told, name_of, names_of
 _MOST_ROUNDS = 3  # conversions until planning again finds nothing
 
 
+MISSING: Any = object()  # in place of an example that was not given
+
+
 def plan(
     model: nn.Module,
-    args: Any,
+    args: Any = MISSING,
     kwargs: Mapping[str, Any] | None = None,
     *,
     norm: Literal["layer", "rms"] = "layer",
@@ -46,6 +50,7 @@ def plan(
     activations: Iterable[Part] = (),
     linear: Iterable[Part] = (),
     strict: bool = False,
+    **unknown: Any,
 ) -> Plan:
     """What `normalize_` would do to `model`; the model is not touched.
 
@@ -85,6 +90,7 @@ def plan(
     module  role    action                                 reason
     0       Linear  LayerNorm on its output, bias removed  enters relu
     """
+    _check_call(args, kwargs, unknown)
     for name, value in zip(LISTS, (exclude, allow, activations, linear), strict=True):
         if isinstance(value, str):
             raise ValueError(f"{name} takes a list of names, not one string: {name}=[{value!r}]")
@@ -186,7 +192,7 @@ def _plan(
 
 
 def normalize_(
-    model: nn.Module, args_or_plan: Any, kwargs: Mapping[str, Any] | None = None, **options: Any
+    model: nn.Module, args_or_plan: Any = MISSING, kwargs: Mapping[str, Any] | None = None, **options: Any
 ) -> Plan:
     """Inserts the norms into `model`, in place, all or nothing; returns the plan that was applied.
 
@@ -214,6 +220,26 @@ def normalize_(
     apply_(model, chosen)
     guard_hooks()
     return chosen
+
+
+def _check_call(args: Any, kwargs: Any, unknown: Mapping[str, Any]) -> None:
+    """Refuse a call without an example, with inputs one by one, or with an option that is none."""
+    if unknown:
+        name = next(iter(unknown))
+        known = [field.name for field in fields(Options)]
+        hint = _nearest(name, known) or "."
+        raise ValueError(f"nap.normalize_ has no option {name!r}{hint} It has {', '.join(known)}")
+    if args is MISSING:
+        raise ValueError(
+            "an example input is missing: nap runs the model on it once to see which layer feeds which; call "
+            "nap.normalize_(model, example), with a batch of two samples, a tuple of arguments, or () and a "
+            "dict of named ones"
+        )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ValueError(
+            f"the third argument is a dict of named inputs, not a {type(kwargs).__name__}; several inputs go "
+            "together in a tuple: nap.normalize_(model, (first, second))"
+        )
 
 
 def _check_model(model: nn.Module, options: Options) -> None:

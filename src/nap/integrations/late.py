@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nap.projection.misuse import MisuseWarning
 from nap.projection.project import Projector
 from nap.weights import PLAN_ATTRIBUTE
 
@@ -63,7 +65,9 @@ class LateProjector:
         if self._loaded is not None:
             self.projector.load_state_dict(self._loaded)
             self._loaded = None
-        return self.projector.attach(*optimizers)
+        with warnings.catch_warnings():  # a trainer's callback asks for norms, or is told to do without
+            warnings.filterwarnings("ignore", message=".*has no norms", category=MisuseWarning)
+            return self.projector.attach(*optimizers)
 
     def stop(self) -> None:
         """Let go of the optimizers."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nap.lab import aliases
-from nap.lab.experiments.experiment import MODULES
+from nap.lab.experiments import MODULES
 from nap.lab.usage import parser
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _say(words: Sequence[str], message: object, code: int) -> int:
 
 def requested(words: Sequence[str], common: type[How] | None = None) -> list[tuple[Experiment, Request]]:
     """What words like `fig1 --seeds 3` ask for: experiments, each with its settings."""
-    from nap.lab.experiments.experiment import experiments
+    from nap.lab.experiments import experiments
     from nap.lab.options import How, parse, split_names
     from nap.lab.possible import check_environment, check_possible
 
@@ -122,7 +122,7 @@ def _list(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from nap.lab.experiments.experiment import experiments
+    from nap.lab.experiments import experiments
 
     table = Table("experiment", "what the paper shows with it", "scale: seeds, data")
     for experiment in experiments().values():

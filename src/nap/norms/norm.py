@@ -173,13 +173,35 @@ class Norm(nn.Module):
             else:
                 self.__dict__.pop("weight", None)
                 self.register_buffer("weight", loaded.detach().clone())
+        missing = rest[2]
+        before = len(missing)
         super()._load_from_state_dict(state_dict, prefix, *rest, **more)
+        _explain(missing, before)
 
     def extra_repr(self) -> str:
         kind = "layer" if self.centre else "rms"
         eps = f"{self.eps:g}·‖W‖²/rows" if self.relative else f"{self.eps:g}"
         affine = [word for word, part in (("scale", self.weight), ("offset", self.bias)) if part is not None]
         return f"{self.width}, {kind}, over {self.layout}, eps={eps}, {' and '.join(affine) or 'no affine'}"
+
+
+class ExplainedKey(str):
+    """A missing key that PyTorch's error shows with words about nap; for everything else it is the key."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        return (
+            f"{self!s} (the state dict has no layers of nap: it is of the model before nap.normalize_. Load "
+            "it into the plain model and call nap.normalize_ then; files of nap.save bring their layers "
+            "along: nap.load(path, plain_model))"
+        )
+
+
+def _explain(missing: list[str], first: int) -> None:
+    """Words about nap, once, where a state dict lacks layers of step 1: missing keys from `first` on."""
+    if len(missing) > first and not any(isinstance(key, ExplainedKey) for key in missing):
+        missing[first] = ExplainedKey(missing[first])
 
 
 def _fused(y: Tensor) -> Any:

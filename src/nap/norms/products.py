@@ -160,11 +160,11 @@ class _OnProducts(TorchFunctionMode):
         if not paths:
             return func(*args, **kwargs) if addend is None else addend.added(func, args, kwargs)
         if name is not None and None in made_of:
-            key = next((k for k, source in self.sources.items() if paths == frozenset(source.weights)), None)
-            if key is None:
+            keys = [key for key, source in self.sources.items() if paths == frozenset(source.weights)]
+            if not keys:  # a list: the compiler of torch 2.6 knows no `next` with a default
                 return func(*args, **kwargs) if addend is None else addend.added(func, args, kwargs)
             factors = [t for t, some in zip(tensors, made_of, strict=True) if some is not None]
-            return self._normalised(key, func, args, kwargs, factors, addend)
+            return self._normalised(keys[0], func, args, kwargs, factors, addend)
         out = func(*args, **kwargs) if addend is None else addend.added(func, args, kwargs)
         chosen = func in _CHOICES  # by an index, perhaps from data: what is chosen is a weight all the same
         if all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
@@ -15,6 +16,13 @@ from nap.projection.sphere import norms_of
 from nap.weights import WEIGHT_ROLES, Role, Weight, WeightTable
 
 Action = Literal["project", "grow", "joint", "decay", "free"]
+VERBS: dict[Action, str] = {
+    "project": "projected",
+    "grow": "grows",
+    "joint": "joint norm",
+    "decay": "pulled",
+    "free": "left free",
+}
 Excluded = str | nn.Parameter | nn.Module
 NamePair = tuple[str | None, str | None]
 
@@ -43,6 +51,13 @@ class ProjectionRow:
     radius: float | None = None  # ‖W‖ of the whole tensor: as first measured, or up to where it may grow
     norms: int = 0  # how many norms are kept apart: 1, or one for each row or expert
 
+    def cells(self) -> tuple[str, ...]:
+        """Name, role, what is done, the norm that is kept or may be reached, and the reason: for a table."""
+        norm = "" if self.radius is None else f"{self.radius:.4g}"
+        norm = f"up to {norm}" if self.action == "grow" else norm
+        apart = f" ({self.norms} norms)" if self.norms > 1 else ""
+        return self.name, self.role, VERBS[self.action], norm + apart, self.reason
+
     def at(self, radius: Tensor | None) -> ProjectionRow:
         """This row with its radius, if it has one."""
         return (
@@ -68,14 +83,30 @@ class ProjectionPlan:
         return replace(self, rows=tuple(row.at(radii.get(row.name)) for row in self.rows))
 
     def __str__(self) -> str:
-        wide = max([len(row.name) for row in self.rows] + [9])
-        lines = [f"{'parameter':{wide}}  {'radius':>9}  {'role':15}  policy"]
-        for row in self.rows:
-            radius = "" if row.radius is None else f"{row.radius:.4g}"
-            apart = f" ({row.norms} norms)" if row.norms > 1 else ""
-            verb = {"project": "projected", "grow": "grows", "free": "left free"}.get(row.action, row.action)
-            lines.append(f"{row.name:{wide}}  {radius:>9}  {row.role:15}  {verb}{apart}: {row.reason}")
+        columns = ("parameter", "role", "step 2", "norm kept at", "reason")
+        cells_of = [row.cells() for row in self.rows]
+        wide = [max(len(cell) for cell in column) for column in zip(columns, *cells_of, strict=True)]
+        lines = [
+            "  ".join(f"{cell:{width}}" for cell, width in zip(cells, wide, strict=True)).rstrip()
+            for cells in (columns, *cells_of)
+        ]
         return "\n".join([*lines, *(f"note: {line}" for line in self.advice)])
+
+    def summary(self) -> str:
+        """How many parameters get each treatment."""
+        counts = Counter(row.action for row in self.rows)
+        return ", ".join(f"{counts[action]} {done}" for action, done in VERBS.items() if counts[action])
+
+    def param_groups(
+        self, named: Iterable[tuple[str, nn.Parameter]], weight_decay: float, options: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Groups for an optimizer, with decay on the matrices that are not projected."""
+        kept, groups = set(self.names("project")), defaultdict[float, list[nn.Parameter]](list)
+        for name, parameter in named:
+            decayed = name not in kept and parameter.ndim >= 2
+            if parameter.requires_grad:
+                groups[weight_decay if decayed else 0.0].append(parameter)
+        return [{"params": ps, "weight_decay": decay, **options} for decay, ps in groups.items()]
 
     def to_json(self) -> list[dict[str, Any]]:
         return [asdict(row) for row in self.rows]

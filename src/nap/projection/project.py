@@ -19,9 +19,18 @@ from nap.norms.norm import Norm
 from nap.projection import refusals
 from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
 from nap.projection.lost import Lost, is_undone
+from nap.projection.misuse import Unattached, warn_at_attach, warn_of_changes
 from nap.projection.names import bare_names, bare_state, counterparts
 from nap.projection.noisy import norms_together, project_together_, shared, state_with_noise, with_noise
-from nap.projection.plan import Excluded, NamePair, ProjectionPlan, decide, measured, names_in, pairs_of
+from nap.projection.plan import (
+    Excluded,
+    NamePair,
+    ProjectionPlan,
+    decide,
+    measured,
+    names_in,
+    pairs_of,
+)
 from nap.projection.policies import Choice, Policies
 from nap.projection.resuming import comparable, settings_of, taken_over
 from nap.projection.sphere import project_tensors_
@@ -83,10 +92,10 @@ class Projector:
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> projector = Projector(model).attach(optimizer)
     >>> print(projector.plan)
-    parameter     radius  role             policy
-    0.weight           2  weight           projected: not traced; Algorithm 1 takes every weight
-    1.weight              affine           left free: affine='free'
-    1.bias                affine           left free: affine='free'
+    parameter  role    step 2     norm kept at  reason
+    0.weight   weight  projected  2             not traced; Algorithm 1 takes every weight
+    1.weight   affine  left free                affine='free'
+    1.bias     affine  left free                affine='free'
     >>> model(torch.randn(4, 2)).square().sum().backward()
     >>> optimizer.step()
     >>> projector.norm_ratios(), projector.updates
@@ -132,6 +141,8 @@ class Projector:
         self._settings |= settings_of(self._policies)
         self._settings |= {"decay": decay} if affine == "decay" else {}
         self._settings |= {"noise": noise} if any(row.beside for row in table.values()) else {}
+        self.options = {**self._settings, **chosen, "noise": noise, "decay": decay}
+        self.options["exclude"] = [bare for name, bare in bare_names(table).items() if name in left_out]
         self._all_shapes = {name: parameter.shape for name, parameter in parameters.items()}
         self._all_slots = {
             name: (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in table
@@ -147,6 +158,9 @@ class Projector:
         self._model = model
         self._hooks: list[AfterStep] = []
         self._lost = Lost()
+        warn_of_changes(model)
+        trained = next(iter(self._trainable(self.plan.names("project")).items()), None)
+        self._unattached = None if trained is None else Unattached(self, *trained)
 
     def _follow_plan_(self, plan: ProjectionPlan) -> None:
         """Radii, counts and places of all that this plan acts on."""
@@ -177,12 +191,19 @@ class Projector:
         """
         if other is None:
             self._project_own_(self._trainable(self._slots))
+            self._is_used()
             for hook in self._hooks:
                 hook.moves_are_known()
         else:
             reshard_(sharded_parts(other))
             shapes = {name: self._shapes[name] for name in self.plan.names("project", "grow", "joint")}
             self._act_(counterparts(other, bare_names(self.plan.names()), shapes))
+
+    def _is_used(self) -> None:
+        """It follows an optimizer or is called by hand: no need to watch for a model trained without it."""
+        if self._unattached is not None:
+            self._unattached.stop()
+            self._unattached = None
 
     def _project_own_(self, held: Mapping[Any, Tensor], when: Tensor | None = None) -> None:
         self._radii |= self._act_(held, when)
@@ -255,7 +276,24 @@ class Projector:
         for hook in new:
             hook.attach(self._parameter)
         self._hooks += new
+        self._is_used()
+        projected = self._trainable(self.plan.names("project"))
+        warn_at_attach(self._model, projected, [hook.optimizer for hook in new])
         return self
+
+    def param_groups(self, *, weight_decay: float, **options: Any) -> list[dict[str, Any]]:
+        """Groups for an optimizer with decay on the matrices that are not projected, and on nothing else.
+
+        On a projected weight, decay would shrink what is put back at once; on scales it would undo norms.
+
+        Args:
+            options: of both groups, such as `lr`.
+
+        >>> projector = Projector(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)))
+        >>> [group["weight_decay"] for group in projector.param_groups(weight_decay=0.1)]
+        [0.0]
+        """
+        return self.plan.param_groups(self._model.named_parameters(), weight_decay, options)
 
     def _names_in(self, optimizer: Any) -> list[str]:
         """The parameters of the plan that this optimizer holds, frozen ones too."""
@@ -345,8 +383,13 @@ class Projector:
         for hook in self._hooks:
             hook.look_again()
 
+    def __repr__(self) -> str:
+        kinds = ", ".join(type(optimizer).__name__ for optimizer in self.attached)
+        attached = f"attached to {kinds}" if kinds else "not attached"
+        return f"Projector of {type(self._model).__name__}: {self.plan.summary()}; {attached}"
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_hooks": [], "_updates": self.updates}
+        return {**self.__dict__, "_hooks": [], "_unattached": None, "_updates": self.updates}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({"_lost": Lost(), **state})  # older ones have none
+        self.__dict__.update({"_lost": Lost(), "_unattached": None, **state})  # older ones have none

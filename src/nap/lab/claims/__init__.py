@@ -9,10 +9,9 @@ Needs numpy alone, so verdicts can be had wherever the rows are.
 from nap.lab.claims.claim import Claim, Evidence, Region, Verdict
 from nap.lab.claims.folders import command, read
 from nap.lab.claims.printed import table, to_json
-from nap.lab.claims.verdicts import CLAIMS, Result, judge
+from nap.lab.claims.verdicts import Result, judge
 
 __all__ = [
-    "CLAIMS",
     "Claim",
     "Evidence",
     "Region",

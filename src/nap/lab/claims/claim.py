@@ -112,7 +112,6 @@ class Claim:
     says: str
     where: str  # section and figure of the paper
     check: Callable[[Samples], Evidence]
-    reads: str = ""  # the experiment whose rows decide it, if not its own
     apart: tuple[str, ...] = ()  # keys of rows that are judged apart: a verdict for each network and stream
     only: Mapping[str, str] = field(default_factory=dict)  # the paper says it of these rows alone
 

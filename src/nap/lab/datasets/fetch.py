@@ -15,8 +15,8 @@ from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
+from nap.lab.datasets.archives import Progress, Readable, SourceFailed, blocks, candidates, entries
 from nap.lab.datasets.catalog import find
-from nap.lab.datasets.containers import Progress, Readable, SourceFailed, blocks, candidates, entries
 from nap.lab.datasets.dataset import DataSet, File
 from nap.lab.datasets.sources import Local, Source, containers
 from nap.lab.datasets.store import FetchError, is_intact, note_verified_, place, writing

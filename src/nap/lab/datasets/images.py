@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nap.lab.datasets.catalog import find_images
 from nap.lab.datasets.dataset import ImageSet, Split
-from nap.lab.datasets.formats import Bytes, read_cifar, read_idx
 from nap.lab.datasets.store import DataMissing, place, verified
 
 
@@ -106,3 +107,71 @@ def _digits(count: int) -> tuple[Bytes, Bytes]:
     found = load_digits()
     pixels = np.rint(found.images * (255 / 16)).astype(np.uint8)  # scikit-learn has 17 levels, 0 to 16
     return pixels[:count, None], found.target[:count].astype(np.uint8)
+
+
+Bytes = NDArray[np.uint8]
+
+
+def read_idx(path: Path, count: int | None = None) -> Bytes:
+    """The array in an idx file of bytes, or its first `count` entries.
+
+    Header: two zero bytes, the type (8: unsigned byte), the number of dimensions, then each dimension
+    as a big-endian 32-bit integer.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "labels-idx1-ubyte"
+    >>> _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 2, 1]))
+    >>> read_idx(path, count=2)
+    array([7, 2], dtype=uint8)
+    """
+    with path.open("rb") as file:
+        magic = file.read(4)
+        if len(magic) < 4 or magic[:3] != b"\0\0\x08":
+            raise ValueError(f"{path} is no idx file of bytes: it begins with {magic.hex(' ')}, not 00 00 08")
+        sizes = np.frombuffer(file.read(4 * magic[3]), ">u4").tolist()
+    shape = [sizes[0] if count is None else count, *sizes[1:]]
+    return _bytes(path, math.prod(shape), skip=4 + 4 * len(sizes)).reshape(shape)
+
+
+def read_cifar(path: Path, shape: tuple[int, int, int], count: int | None = None) -> tuple[Bytes, Bytes]:
+    """Pixels (N, C, H, W) and labels (N,) of a binary batch, or of its first `count` images.
+
+    Each record is one byte of label and then the pixels, channel by channel.
+    """
+    length = 1 + math.prod(shape)
+    count = path.stat().st_size // length if count is None else count
+    records = _bytes(path, count * length).reshape(count, length)
+    return records[:, 1:].reshape(count, *shape), records[:, 0]
+
+
+def _bytes(path: Path, count: int, skip: int = 0) -> Bytes:
+    found = np.fromfile(path, np.uint8, count, offset=skip)
+    if len(found) != count:
+        raise ValueError(f"{path} ends early: {skip + count:,} bytes are needed, {skip + len(found):,} there")
+    return found
+
+
+def split(name: str, held_out: int = 0) -> tuple[Images, Images]:
+    """The images of a set for training and for tests. A set without the latter lends its last fifth.
+
+    With `held_out`, so many of those for training are kept back, the last ones, and stand for the tests:
+    settings that are chosen by them know nothing of the images for tests.
+
+    >>> [len(part) for part in split("digits")], [len(part) for part in split("digits", held_out=38)]
+    ([1438, 359], [1400, 38])
+    """
+    train, test = _as_published(name)
+    if held_out >= len(train):
+        raise ValueError(f"{held_out} of the {len(train)} images of {name} are held out; hold fewer out")
+    return _cut(train, len(train) - held_out) if held_out else (train, test)
+
+
+def _as_published(name: str) -> tuple[Images, Images]:
+    train = load(name)
+    if "test" in find_images(name).splits:
+        return train, load(name, split="test")
+    return _cut(train, len(train) - len(train) // 5)
+
+
+def _cut(images: Images, at: int) -> tuple[Images, Images]:
+    return images.part(0, at), images.part(at, len(images))

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nap.lab.datasets.containers import Progress, SourceFailed, blocks, may_hold, reading
-from nap.lab.datasets.dataset import File
-from nap.lab.datasets.origins import Debian, Npm, PyPI, Web
+from nap.lab.datasets.archives import Progress, SourceFailed, blocks, may_hold, reading
+from nap.lab.datasets.dataset import Debian, File, Npm, PyPI, Web
 from nap.lab.datasets.store import writing
 
 ANSWER_SECONDS = 20  # a server that says nothing for so long is given up

@@ -7,18 +7,16 @@ run that resumes needs no position but its step.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
-import os
+import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import torch
@@ -26,12 +24,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nap.lab import files
+from nap.lab.datasets.atomic import atomic_file
 from nap.lab.datasets.store import sha256
 from nap.lab.datasets.streams import Purpose, generator
+from nap.lab.datasets.tokenizer import Tokenizer
 
 ABOUT = ".json"  # beside the tokens: how many, of which kind, from where
-ABANDONED = 24 * 3600  # seconds after which nobody writes to a file any more
-_AT_ONCE = 1 << 20  # tokens that are gathered before they are written
+TELL_EVERY_SECONDS = 5.0
+_TOKENS_AT_ONCE = 1 << 20  # that are gathered before they are written
+_AT_ONCE = 2_000_000  # characters, about, that a tokenizer is given together: each may take it 100 bytes
 
 
 class TokensDamaged(ValueError):
@@ -54,7 +55,7 @@ class TokenFile:
     @property
     def tokens(self) -> NDArray[np.unsignedinteger[Any]]:
         """All of them, as a read-only memory map."""
-        return np.memmap(self.path, _kind(self.vocabulary), "r", shape=(self.count,))
+        return np.memmap(self.path, _dtype(self.vocabulary), "r", shape=(self.count,))
 
     def windows(self, length: int) -> Windows:
         """The line in pieces of `length` predictions each."""
@@ -63,7 +64,7 @@ class TokenFile:
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Pieces of length + 1 tokens, each beginning with the last token of the piece before it.
+    """FileTokenizer of length + 1 tokens, each beginning with the last token of the piece before it.
 
     So every token but the very first is predicted once in a pass; what does not fill a last piece is not.
 
@@ -90,8 +91,7 @@ class Windows:
         """The batch of a step, counted from 0; each pass over the pieces has an order of its own."""
         if size > len(self):
             raise ValueError(f"a batch of {size} windows, but there are {len(self)}; lower --batch-size")
-        a_pass = len(self) // size
-        epoch, place = divmod(step, a_pass)
+        epoch, place = divmod(step, len(self) // size)
         return self[_order(seed, epoch, len(self))[place * size : (place + 1) * size]]
 
 
@@ -112,27 +112,27 @@ def write(
     """Tokens of all documents, or the first `limit` of them, in a file that is there whole or not at all."""
     if not 0 <= end < vocabulary:
         raise ValueError(f"the end token is {end}, but there are {vocabulary} tokens, from 0")
-    kind, count, kept = _kind(vocabulary), 0, []
+    kind, count, buffer = _dtype(vocabulary), 0, []
     digest = hashlib.sha256()
-    with replacing(path) as aside, aside.open("wb") as file:
+    with atomic_file(path) as aside, aside.open("wb") as file:
 
         def put(tokens: Sequence[int]) -> int:
             numbers = np.asarray(tokens, np.int64)
             if len(numbers) and (numbers.min() < 0 or numbers.max() >= vocabulary):
                 raise ValueError(f"token {numbers.max()} does not fit a vocabulary of {vocabulary}")
-            held = numbers.astype(kind).tobytes()
-            digest.update(held)
-            file.write(held)
+            stored = numbers.astype(kind).tobytes()
+            digest.update(stored)
+            file.write(stored)
             return len(numbers)
 
         for document in documents:
-            kept += [*document, end]
-            if limit is not None and count + len(kept) >= limit:
-                kept = kept[: limit - count]
+            buffer += [*document, end]
+            if limit is not None and count + len(buffer) >= limit:
+                buffer = buffer[: limit - count]
                 break
-            if len(kept) >= _AT_ONCE:
-                count, kept = count + put(kept), []
-        count += put(kept)
+            if len(buffer) >= _TOKENS_AT_ONCE:
+                count, buffer = count + put(buffer), []
+        count += put(buffer)
         if not count:
             raise ValueError(
                 f"there are no documents to write to {path}; a text of one document alone has none to learn "
@@ -144,25 +144,8 @@ def write(
 
 
 def _describe(path: Path, about: Mapping[str, Any]) -> None:
-    with replacing(_beside(path)) as aside:
+    with atomic_file(_description(path)) as aside:
         aside.write_text(json.dumps(about, indent=1), "utf-8")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to; what is there in the end takes the place of `path`, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for old in path.parent.glob(f"{glob.escape(path.name)}.*.part"):  # of a process that was killed
-        if time.time() - old.stat().st_mtime > ABANDONED:
-            old.unlink(missing_ok=True)
-    aside = path.with_name(f"{path.name}.{uuid4().hex}.part")
-    try:
-        yield aside
-        with aside.open("rb+") as file:
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def read(path: Path) -> TokenFile:
@@ -171,23 +154,23 @@ def read(path: Path) -> TokenFile:
     One that is older than these hashes is taken as it is this time, and its hash is noted.
     """
     try:
-        about = json.loads(files.content(_beside(path)))
+        about = json.loads(files.content(_description(path)))
         size = path.stat().st_size
     except FileNotFoundError as error:
         raise TokensMissing(f"{path} and its description are not there; make them again") from error
     except (OSError, ValueError, RecursionError) as error:
         raise TokensDamaged(f"{path} and its description cannot be read: {error}; make them again") from error
     if not (isinstance(about, dict) and _is_count(about.get("count")) and _is_count(about.get("vocabulary"))):
-        raise TokensDamaged(f"{_beside(path)} does not say how many tokens there are; make it again")
-    expected = about["count"] * _kind(about["vocabulary"]).itemsize
+        raise TokensDamaged(f"{_description(path)} does not say how many tokens there are; make it again")
+    expected = about["count"] * _dtype(about["vocabulary"]).itemsize
     if size != expected or not files.is_file(path):
         raise TokensDamaged(f"{path} has {size:,} bytes and should have {expected:,}; make it again")
-    noted, found = about.pop("sha256", None), sha256(path)
-    if noted not in (None, found):
+    expected_digest, digest = about.pop("sha256", None), sha256(path)
+    if expected_digest not in (None, digest):
         raise TokensDamaged(f"{path} is not what was written, its SHA-256 differs; make it again")
-    if noted is None:
+    if expected_digest is None:
         with suppress(OSError):  # a folder that may only be read
-            _describe(path, {**about, "sha256": found})
+            _describe(path, {**about, "sha256": digest})
     return TokenFile(path, about["count"], about["vocabulary"], about)
 
 
@@ -195,9 +178,58 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**62
 
 
-def _beside(path: Path) -> Path:
+def _description(path: Path) -> Path:
     return path.with_name(path.name + ABOUT)
 
 
-def _kind(vocabulary: int) -> np.dtype[Any]:
+def _dtype(vocabulary: int) -> np.dtype[Any]:
     return np.dtype("<u2") if vocabulary <= 1 << 16 else np.dtype("<u4")
+
+
+def tokenize(
+    texts: Iterable[str],
+    tokenizer: Tokenizer,
+    path: Path,
+    *,
+    source: str,
+    limit: int | None = None,
+    count: Callable[[int], None] | None = None,
+) -> TokenFile:
+    """The tokens of these documents, from `path` if an earlier call with the same source wrote them there.
+
+    `count` is called every few seconds with the number of tokens so far.
+    """
+    about = {"source": source, "coder": tokenizer.fingerprint, "limit": limit}
+    try:
+        stored = read(path)
+        if all(stored.about.get(key) == value for key, value in about.items()):
+            return stored
+    except TokensMissing:
+        pass  # they are made below
+    except TokensDamaged as error:
+        print(f"warning: {error}: it is made again now", file=sys.stderr)
+    tokens = _counted(_encoded(texts, tokenizer), count)
+    return write(path, tokens, end=tokenizer.end, vocabulary=tokenizer.vocab_size, about=about, limit=limit)
+
+
+def _encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
+    buffer: list[str] = []
+    size = 0
+    for text in texts:
+        buffer.append(text)
+        size += len(text)
+        if size >= _AT_ONCE:
+            yield from tokenizer.encode(buffer)
+            buffer, size = [], 0
+    yield from tokenizer.encode(buffer)
+
+
+def _counted(documents: Iterator[list[int]], count: Callable[[int], None] | None) -> Iterator[list[int]]:
+    """The same documents, with calls of `count`."""
+    done, last = 0, time.monotonic()
+    for document in documents:
+        yield document
+        done += len(document) + 1  # the end token
+        if count and time.monotonic() - last >= TELL_EVERY_SECONDS:
+            count(done)
+            last = time.monotonic()

@@ -1,1 +1,79 @@
-"""The paper's experiments, one module each; for the command line alone."""
+"""The experiments, a package each: the paper's in this folder, other people's through entry points.
+
+A distribution with experiments of its own names them in its pyproject.toml:
+
+    [project.entry-points."nap.experiments"]
+    affine = "mypackage.affine"  # the package (or module) that has EXPERIMENT
+
+A script can add one, too: `MODULES["affine"] = "affine"`. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from importlib import import_module, metadata
+from pathlib import Path
+
+from nap.lab.experiments.experiment import Experiment
+
+GROUP = "nap.experiments"  # of entry points
+SHARED = "common"  # the package of what several experiments share
+
+
+def _built_in() -> dict[str, str]:
+    """Names and packages of this folder, the paper's figures first."""
+    folders = [home.parent.name for home in Path(__file__).parent.glob("*/__init__.py")]
+    names = sorted(set(folders) - {SHARED}, key=lambda name: (not name.startswith("fig"), name))
+    return {name.replace("_", "-"): f"{__name__}.{name}" for name in names}
+
+
+def _installed() -> dict[str, str]:
+    """Names and modules that installed distributions provide."""
+    found = {}
+    for entry in metadata.entry_points(group=GROUP):
+        if entry.name in BUILT_IN:
+            warnings.warn(
+                f"{entry.value} calls its experiment {entry.name!r}, which is the name of one of the "
+                "paper's: it cannot be run; rename its entry point",
+                stacklevel=2,
+            )
+        else:
+            found[entry.name] = entry.value
+    return found
+
+
+BUILT_IN = _built_in()
+MODULES = BUILT_IN | _installed()  # name on the command line → module that has its EXPERIMENT
+
+
+def load(name: str) -> Experiment:
+    """The experiment of that name; ValueError where its module cannot be imported or has none."""
+    module, _, attribute = MODULES[name].partition(":")
+    try:
+        experiment = getattr(import_module(module), attribute or "EXPERIMENT")
+    except (ImportError, AttributeError) as error:
+        if name in BUILT_IN:
+            raise  # something that the lab needs is not installed
+        raise ValueError(
+            f"the experiment {name} cannot be loaded from {MODULES[name]}: {error}; mend that module, or "
+            "uninstall the distribution that names it"
+        ) from error
+    if getattr(experiment, "name", None) != name:
+        raise ValueError(f"EXPERIMENT in {MODULES[name]} is not named {name!r}; give it that name")
+    assert isinstance(experiment, Experiment)
+    return experiment
+
+
+def experiments(names: Iterable[str] | None = None) -> dict[str, Experiment]:
+    """Experiments by name, in their order: all of them unless some are named."""
+    found = [load(name) for name in (MODULES if names is None else names)]
+    return {each.name: each for each in sorted(found, key=lambda each: (each.order, each.name))}
+
+
+def readers(name: str) -> list[Experiment]:
+    """The experiments that have claims or figures about rows of this name; none where it is unknown."""
+    if name not in MODULES:
+        return []
+    experiment = load(name)
+    return [experiment, *map(load, experiment.readers)]

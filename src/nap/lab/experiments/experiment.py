@@ -1,39 +1,20 @@
-"""What an experiment is, and which there are."""
+"""What an experiment is: settings at three scales, the runs they ask for, claims and a figure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
+from math import inf
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     import torch
 
+    from nap.lab.claims.claim import Claim
     from nap.lab.runner.work import Work
-
-MODULES = {  # name on the command line → module that holds its EXPERIMENT
-    "fig1": "nap.lab.experiments.fig1",
-    "fig2": "nap.lab.experiments.fig2",
-    "fig4": "nap.lab.experiments.fig4",
-    "stats": "nap.lab.experiments.stats",
-    "revival": "nap.lab.experiments.revival",
-    "walk": "nap.lab.experiments.walk",
-    "fig3": "nap.lab.experiments.fig3",
-    "fig5-suite": "nap.lab.experiments.fig5_suite",
-    "fig5-sequential": "nap.lab.experiments.fig5_sequential",
-    "fig6": "nap.lab.experiments.fig6",
-    "minatar": "nap.lab.experiments.minatar",
-    "minatar-ends": "nap.lab.experiments.minatar_ends",
-    "minatar-sequential": "nap.lab.experiments.minatar_sequential",
-    "ablations": "nap.lab.experiments.ablations",
-    "strings": "nap.lab.experiments.strings",
-    "induction": "nap.lab.experiments.induction",
-    "table1-cifar": "nap.lab.experiments.table1_cifar",
-    "table1-imagenet": "nap.lab.experiments.table1_imagenet",
-    "table1-language": "nap.lab.experiments.table1_language",
-}
-OURS = frozenset(MODULES.items())  # what others add to MODULES is not in it
 
 
 @dataclass(frozen=True)
@@ -43,7 +24,7 @@ class Run:
     name: str  # of its folder, for example "nap" or "mlp-random-nap-redo"
     config: Any  # a frozen dataclass: everything that determines its rows
     start: Callable[[torch.device], Work]  # loads its data and builds its networks
-    spreads: bool = False  # several processes, which torchrun starts, can share it
+    distributed: bool = False  # several processes, which torchrun starts, can share it
     group: str = ""  # runs that share a tuned learning rate: its name, if not the run's own
     decides: bool = True  # whether `nap tune` runs it; the others of its group take the rate that is found
 
@@ -65,23 +46,72 @@ class Tuning:
     setting: ClassVar[str] = "learning_rate"  # what is tuned
 
 
+def arm_names(arms: Iterable[Any]) -> tuple[str, ...]:
+    """The names of arms, in their order."""
+    return tuple(arm.name for arm in arms)
+
+
+def _in_its_package(config: Any) -> list[Run]:
+    raise AssertionError("Experiment replaces it")
+
+
 @dataclass(frozen=True)
 class Experiment:
-    """A figure or table of the paper: settings at three scales, and the runs that they ask for."""
+    """A figure or table: settings at three scales, and the modules that have its runs, claims and figure.
+
+    `package` is where those are: runs.py has `runs(config)`, claims.py `CLAIMS`, figure.py `figures(rows)`
+    and `missing(rows)`. Each is imported when it is needed, so that claims and reports need no torch. An
+    experiment in a single module gives `runs` instead.
+    """
 
     name: str
     title: str  # a few words
     shows: str  # what the paper shows with it, one sentence
     scales: Mapping[str, Any]  # "demo" | "small" | "paper" → frozen config dataclass with `seeds: int`
-    runs: Callable[[Any], list[Run]]
     needs: Mapping[str, str]  # scale → names of data sets, with a comma between; "" for none
-    folder: str  # usually the name; experiments that measure the same runs share one
+    package: str = ""  # `__name__`, in the __init__.py of its package
+    runs: Callable[[Any], list[Run]] = _in_its_package
+    folder: str = ""  # if not the name: experiments that measure the same runs share one
     tuning: Tuning | None = None  # None where learning rates are part of what is tested
+    readers: tuple[str, ...] = ()  # other experiments whose claims and figures are about the same rows
+    order: float = inf  # its place in `nap list` and in reports
+
+    def __post_init__(self) -> None:
+        if not self.folder:
+            object.__setattr__(self, "folder", self.name)
+        if self.runs is _in_its_package:
+            if not self.package:
+                raise ValueError(f"{self.name}: say where its runs are: package=__name__, or runs=")
+            package = self.package  # of its own: `replace` gives the runs to experiments that share them
+            runs = lambda config: import_module(f"{package}.runs").runs(config)  # noqa: E731
+            object.__setattr__(self, "runs", runs)
+
+    @property
+    def claims(self) -> Sequence[Claim]:
+        """The paper's statements about it."""
+        module = self._module("claims")
+        return () if module is None else module.CLAIMS
+
+    @property
+    def figure(self) -> ModuleType | None:
+        """How its rows are drawn; None where it does not say."""
+        return self._module("figure")
+
+    def _module(self, name: str) -> ModuleType | None:
+        there = self.package and find_spec(f"{self.package}.{name}")
+        return import_module(f"{self.package}.{name}") if there else None
 
 
-def experiments(names: Iterable[str] = MODULES) -> dict[str, Experiment]:
-    """Experiments by name, all of them unless some are named.
+def __getattr__(name: str) -> Any:
+    if name in ("MODULES", "experiments"):
+        import warnings
 
-    This call imports their modules, and torch with them; `MODULES` has the names without that.
-    """
-    return {name: import_module(MODULES[name]).EXPERIMENT for name in names}
+        from nap.lab import experiments
+
+        warnings.warn(
+            f"nap.lab.experiments.experiment.{name} is now nap.lab.experiments.{name}",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(experiments, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

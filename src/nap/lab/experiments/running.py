@@ -18,13 +18,21 @@ from nap.lab.datasets.images import DataMissing
 from nap.lab.experiments.ending import same_command
 from nap.lab.experiments.ending import show as show_what_came
 from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.experiments.tasks import BOARD, Task, chosen, home, not_spread, open_tasks
+from nap.lab.experiments.tasks import BOARD, Task, chosen, home, not_distributed, open_tasks
+from nap.lab.files import atomic_write
 from nap.lab.options import MOST_THREADS, How, Request
 from nap.lab.progress import Display, display, duration
-from nap.lab.runner.carry import STOPPED, carry_out
-from nap.lab.runner.crew import Crew, CrewLost, Place, joined
-from nap.lab.runner.durable import written_aside
-from nap.lab.runner.leading import attempt, ended, follow, led
+from nap.lab.runner.distributed import (
+    ProcessGroup,
+    ProcessLost,
+    Rank,
+    follow_rank0,
+    on_all_ranks,
+    process_group,
+    released,
+    try_on_all_ranks,
+)
+from nap.lab.runner.run import STOPPED, run_work
 from nap.lab.runner.signals import StopRequest, stop_requests
 from nap.lab.runner.work import Work
 
@@ -36,47 +44,47 @@ FAILURE = "failure.txt"  # in a run's folder: the traceback of the error that en
 
 
 def run(requests: Sequence[tuple[Experiment, Request]], *, judge: bool = True) -> int:
-    """Do what was asked; the exit code. Of the processes that torchrun started, the first one leads.
+    """Do what was asked; the exit code. Of the processes that torchrun started, rank 0 decides.
 
     With `judge` it ends with the verdicts; not so in a worker that does one run of many.
     """
-    how, place = requests[0][1].how, Place.from_environment()
+    how, rank = requests[0][1].how, Rank.from_environment()
     runs = chosen(requests)
-    if (reason := not_spread(runs, place.size)) is not None:
-        if place.rank:
-            return FINE  # the first process says why
+    if (reason := not_distributed(runs, rank.world_size)) is not None:
+        if rank.rank > 0:
+            return FINE  # rank 0 says why
         raise ValueError(reason)
-    device = pick_device(how.device, place)
+    device = pick_device(how.device, rank)
     if not 0 <= how.threads <= MOST_THREADS:
         raise ValueError(f"--threads {how.threads}: it must be between 0 and {MOST_THREADS:,}")
     # beside a GPU, idle threads only spin on cores that others need: emulators ran at half their speed
     if how.threads or how.scale == "demo" or device.type == "cuda":
         torch.set_num_threads(how.threads or 1)
-    with joined(place, device, sharing=how.spread) as crew:
-        if crew.leads:
-            with ended(crew):
-                return _lead(requests, device, crew, judge)
-        _follow_all([run for _, _, run in runs], device, crew)
+    with process_group(rank, device, parallel=how.spread) as group:
+        if group.is_rank0:
+            with released(group):
+                return _run_on_rank0(requests, device, group, judge)
+        _follow_all([run for _, _, run in runs], device, group)
         return FINE
 
 
-def _follow_all(runs: Sequence[Run], device: torch.device, crew: Crew) -> None:
-    """Share the runs that the first process begins, until it has no more.
+def _follow_all(runs: Sequence[Run], device: torch.device, group: ProcessGroup) -> None:
+    """Share the runs that rank 0 begins, until it has no more.
 
     Signals are noted and nothing follows: torchrun sends them to all processes, and none may die before
     the first one, which looks at them between two units, has saved.
     """
     with stop_requests():
-        while (number := crew.shared()) is not None:
-            work = attempt(crew, partial(runs[number].start, device))
+        while (number := group.broadcast()) is not None:
+            work = try_on_all_ranks(group, partial(runs[number].start, device))
             if work is not None:
-                follow(work, crew)
+                follow_rank0(work, group)
             del work
             gc.collect()  # before the next one takes its memory: a network may be part of a cycle
 
 
-def _lead(
-    requests: Sequence[tuple[Experiment, Request]], device: torch.device, crew: Crew, judge: bool
+def _run_on_rank0(
+    requests: Sequence[tuple[Experiment, Request]], device: torch.device, group: ProcessGroup, judge: bool
 ) -> int:
     """All runs, and what they show; the exit code. All folders are checked before any work starts."""
     how = requests[0][1].how
@@ -84,8 +92,8 @@ def _lead(
     with contextlib.ExitStack() as held, stop_requests() as stop:
         tasks = open_tasks(requests, held)
         for experiment, request in requests:
-            print(_announcement(experiment, request, device, crew))
-        code = _carry_out_all(tasks, ", ".join(r.name for _, r in requests), device, how, crew, stop)
+            print(_announcement(experiment, request, device, group))
+        code = _run_all(tasks, ", ".join(r.name for _, r in requests), device, how, group, stop)
     if stop.signal is not None and code != FINE:
         return code
     for folder in homes if judge else ():
@@ -93,7 +101,7 @@ def _lead(
     return code
 
 
-def pick_device(word: str, place: Place | None = None) -> torch.device:
+def pick_device(word: str, rank: Rank | None = None) -> torch.device:
     """The device that `--device` names; auto is CUDA where there is one. Several processes have one each."""
     available = torch.cuda.is_available()
     if word == "cuda" and not available:
@@ -102,19 +110,19 @@ def pick_device(word: str, place: Place | None = None) -> torch.device:
         )
     device = torch.device("cuda" if word != "cpu" and available else "cpu")
     if device.type == "cuda":
-        if place is not None and place.size > 1:
-            if place.local >= (count := torch.cuda.device_count()):
+        if rank is not None and rank.world_size > 1:
+            if rank.local_rank >= (count := torch.cuda.device_count()):
                 raise ValueError(
-                    f"torchrun started process {place.local + 1} on a machine with {count} CUDA "
+                    f"torchrun started process {rank.local_rank + 1} on a machine with {count} CUDA "
                     f"device{'s' * (count > 1)}; start one for each, or take --device cpu"
                 )
-            device = torch.device("cuda", place.local)
+            device = torch.device("cuda", rank.local_rank)
         torch.set_float32_matmul_precision("high")  # products in TF32; what needs more runs in float64
         torch.backends.cudnn.benchmark = True
     return device
 
 
-def _announcement(experiment: Experiment, request: Request, device: torch.device, crew: Crew) -> str:
+def _announcement(experiment: Experiment, request: Request, device: torch.device, group: ProcessGroup) -> str:
     runs = experiment.runs(request.config)
     count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
     what = runs[0].config
@@ -128,8 +136,8 @@ def _announcement(experiment: Experiment, request: Request, device: torch.device
         if device.type == "cpu"
         else torch.cuda.get_device_name()
     )
-    if crew.size > 1:
-        where += f" × {crew.size} processes ({crew.sharing})"
+    if group.world_size > 1:
+        where += f" × {group.world_size} processes ({group.parallel})"
     return (
         f"{experiment.name}, {experiment.title}: scale {request.how.scale}, {count}, "
         f"{_subject(request.config)}, "
@@ -146,8 +154,8 @@ def _subject(config: Any) -> str:
     return f"data {getattr(config, 'data', 'none')}"
 
 
-def _carry_out_all(
-    tasks: Sequence[Task], title: str, device: torch.device, how: How, crew: Crew, stop: StopRequest
+def _run_all(
+    tasks: Sequence[Task], title: str, device: torch.device, how: How, group: ProcessGroup, stop: StopRequest
 ) -> int:
     """One run after another; the exit code. One that fails is reported, and the others go on.
 
@@ -162,10 +170,10 @@ def _carry_out_all(
                 show.say(f"{task.label}: not begun, because of {stop.signal}; {again} goes on there")
                 return STOPPED
             try:
-                finished = _carry_out(task, device, how, show, crew, stop)
+                finished = _run_one(task, device, how, show, group, stop)
             except DataMissing:
                 raise
-            except CrewLost as error:  # the others are gone
+            except ProcessLost as error:  # the others are gone
                 _failure(task.folder.path, error)
                 raise
             except Exception as error:
@@ -180,8 +188,8 @@ def _carry_out_all(
     return code
 
 
-def _carry_out(
-    task: Task, device: torch.device, how: How, show: Display, crew: Crew, stop: StopRequest
+def _run_one(
+    task: Task, device: torch.device, how: How, show: Display, group: ProcessGroup, stop: StopRequest
 ) -> bool:
     """Whether the run is finished now; if not, it was stopped."""
     if task.folder.is_finished():
@@ -191,11 +199,11 @@ def _carry_out(
     began = time.monotonic()
     show.begin(task.label)
     gc.collect()  # the last run's network may be part of a cycle, and this one needs its memory
-    crew.shared(task.number)
+    group.broadcast(task.number)
     with contextlib.ExitStack() as open_:
-        work = open_.enter_context(led(crew.together(partial(task.run.start, device)), crew))
+        work = open_.enter_context(on_all_ranks(group.on_all_ranks(partial(task.run.start, device)), group))
         seen = Spectator(task, how.tensorboard, show, open_)
-        outcome = carry_out(
+        outcome = run_work(
             work,
             task.folder,
             stop=stop,
@@ -242,7 +250,7 @@ def _failure(folder: Path, error: Exception) -> str:
     """The error in one line; its traceback goes to a file in the folder."""
     line = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
     try:
-        with written_aside(folder / FAILURE) as file:
+        with atomic_write(folder / FAILURE) as file:
             file.write("".join(traceback.format_exception(error)).encode())
     except OSError:  # a full disk, as the line says already
         return line

@@ -99,10 +99,10 @@ def _seeds(name: re.Match[str]) -> set[int]:
     return set(range(int(name["first"]), int(name["last"] or name["first"]) + 1))
 
 
-def not_spread(runs: Sequence[tuple[Path, Experiment, Run]], processes: int) -> str | None:
+def not_distributed(runs: Sequence[tuple[Path, Experiment, Run]], processes: int) -> str | None:
     """Why so many processes cannot share these runs; None where they can."""
     for _, experiment, run in runs:
-        if processes > 1 and not run.spreads:
+        if processes > 1 and not run.distributed:
             return (
                 f"{experiment.name}: each of its runs is for one process, and torchrun started {processes}; "
                 f"without torchrun, give each process its share of the runs: nap run --part 1/{processes}, "

@@ -54,8 +54,8 @@ class Told(Wrapped):
         self._file, self._next = folder / FILE_NAME, 0.0
         self._tell()
 
-    def advance(self) -> list[dict[str, Any]]:
-        rows = super().advance()
+    def step(self) -> list[dict[str, Any]]:
+        rows = super().step()
         if time.monotonic() >= self._next or self.done == self.total:
             self._tell()
         return rows

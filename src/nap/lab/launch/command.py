@@ -23,10 +23,10 @@ from nap.lab.launch.tracked import Tracked, tracked
 from nap.lab.launch.watching import view
 from nap.lab.options import Request
 from nap.lab.progress import duration
-from nap.lab.runner.carry import STOPPED
-from nap.lab.runner.crew import Place
+from nap.lab.runner.distributed import Rank
 from nap.lab.runner.folder import LOCK_NAME, RunFolder
 from nap.lab.runner.lock import FolderInUse, user_of
+from nap.lab.runner.run import STOPPED
 from nap.lab.runner.signals import stop_requests
 
 FINISHED = 0
@@ -37,7 +37,7 @@ def sweep(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str
     how = requests[0][1].how
     assert isinstance(how, Sweeping)
     how.check()
-    if Place.from_environment().size > 1:
+    if Rank.from_environment().world_size > 1:
         raise ValueError("torchrun started several drivers; give nap sweep without torchrun")
     todo = jobs(requests, settings)
     title = ", ".join(request.name for _, request in requests)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-from nap.lab.experiments.experiment import MODULES, OURS
+from nap.lab.experiments import BUILT_IN, MODULES
 
 VARIABLE = "NAP_OWN_EXPERIMENTS"
 
@@ -18,7 +18,7 @@ def passed_on(names: Iterable[str]) -> dict[str, str]:
 
     Raises ValueError where a worker could not import one of them.
     """
-    own = {name: MODULES[name] for name in names if (name, MODULES[name]) not in OURS}
+    own = {name: MODULES[name] for name in names if BUILT_IN.get(name) != MODULES[name]}
     for name, module in own.items():
         if not _is_in_a_file(module):
             raise ValueError(
@@ -39,7 +39,7 @@ def adopt() -> None:
 
 def _is_in_a_file(module: str) -> bool:
     try:
-        found = find_spec(module)
+        found = find_spec(module.partition(":")[0])
     except (ImportError, ValueError):  # a package that is not there; one made without a file, as __main__
         return False
     return found is not None and found.origin is not None

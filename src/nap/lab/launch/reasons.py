@@ -5,7 +5,7 @@ from __future__ import annotations
 from nap.lab.launch.engine import End
 from nap.lab.launch.jobs import Job
 from nap.lab.launch.launch import LOG_NAME
-from nap.lab.runner.carry import STOPPED
+from nap.lab.runner.run import STOPPED
 
 
 def reason(job: Job, end: End, since: int = 0) -> str:

@@ -23,13 +23,13 @@ from nap.lab import rows
 from nap.lab.experiments.experiment import Experiment, Tuning
 from nap.lab.experiments.tasks import home
 from nap.lab.experiments.tuned import FILE_NAME, Sensitivity, Tuned, comparable, label
+from nap.lab.files import write_json
 from nap.lab.launch.command import driven, exit_code
 from nap.lab.launch.found import look
 from nap.lab.launch.how import Sweeping
 from nap.lab.launch.jobs import Job, jobs
 from nap.lab.options import Request, groups
-from nap.lab.runner.carry import STOPPED
-from nap.lab.runner.durable import write_json
+from nap.lab.runner.run import STOPPED
 from nap.lab.seeds import FIRST_TUNING_SEED
 
 EXAMPLES = """\

@@ -17,8 +17,6 @@ from nap.lab.claims.samples import UNFINISHED
 from nap.lab.rows import Rows
 from nap.lab.seeds import for_tuning
 
-SHARES_RUNS_OF = {"stats": "fig4"}  # experiments that read the rows of another one's runs
-
 
 @dataclass(frozen=True)
 class RunFacts:
@@ -114,11 +112,11 @@ def read_run(home: Path) -> RunFacts:
     unfinished = mark(run)
     if manifest and unfinished and not run.damage:
         problems.append(f"it did not finish ({manifest.get('exit') or 'still at work, or killed'})")
-    experiment = str(about.get("experiment") or (rows[0].get("experiment") if len(rows) else "") or "unknown")
+    experiment = str((rows[0].get("experiment") if len(rows) else "") or about.get("experiment") or "unknown")
     config = aliases.config(about.get("config"), experiment=experiment)
     return RunFacts(
         name=str(about.get("run") or home.name),
-        experiment=SHARES_RUNS_OF.get(experiment, experiment),
+        experiment=experiment,
         scale=str(about.get("scale") or ""),
         config=config if isinstance(config, dict) else {},
         manifest=manifest,

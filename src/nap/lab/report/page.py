@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nap.lab.experiments import MODULES
 from nap.lab.report.facts import Group
 from nap.lab.report.facts_html import facts_html, problems_html
 from nap.lab.report.markup import Html, element, join, table
-from nap.lab.report.sections import SECTIONS, Part, part_html, parts_of
+from nap.lab.report.sections import Part, part_html, parts_of
 from nap.lab.report.sensitivity import Tuning, section
 from nap.lab.report.sheet import CSS
 from nap.lab.report.style import duration
@@ -62,7 +63,7 @@ def _overview(parts: Sequence[Part]) -> Html:
         runs, found = part.group.runs, counts(part.results)
         body.append(
             [
-                element("a", part.section.title, href=f"#{part.anchor}"),
+                element("a", part.title, href=f"#{part.anchor}"),
                 *(str(found[verdict]) for verdict in SIGNS),
                 str(len(part.group.rows.unique("seed")) or "–"),
                 part.group.scale or "–",
@@ -74,7 +75,6 @@ def _overview(parts: Sequence[Part]) -> Html:
 
 
 def _without_figure(groups: Sequence[Group]) -> list[Html]:
-    known = {section.reads for section in SECTIONS}
     return [
         element(
             "section",
@@ -84,15 +84,12 @@ def _without_figure(groups: Sequence[Group]) -> list[Html]:
             facts_html(group),
         )
         for group in groups
-        if group.experiment not in known
+        if group.experiment not in MODULES
     ]
 
 
 def _absent(parts: Sequence[Part]) -> Html | None:
-    there = {part.section.name for part in parts}
-    names = [
-        element("li", f"{section.title}: ", element("code", f"nap run {section.name}"))
-        for section in SECTIONS
-        if section.name not in there
-    ]
-    return element("div", "Not in this folder:", element("ul", *names)) if names else None
+    there = {part.experiment.name for part in parts}
+    names = [name for name in MODULES if name not in there]
+    commands = join(*(element("code", f"nap run {name}") for name in names), between=", ")
+    return element("div", "Not in this folder: ", commands) if names else None

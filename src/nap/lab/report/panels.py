@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from nap.lab.report.curves import Curve, curve
-from nap.lab.report.style import Look
+from nap.lab.report.style import Look, looks
 from nap.lab.rows import Rows
 
+Arms = Mapping[str, tuple[Look, Mapping[str, Any]]]  # label → look, and what its rows have in common
 LOG_FROM = 15.0  # largest over smallest value: from here a linear axis would hide the small ones
 
 
@@ -94,12 +95,12 @@ class Figure:
 def panel(
     rows: Rows,
     measure: Measure,
-    arms: Mapping[str, tuple[Look, Mapping[str, Any]]],
+    arms: Arms,
     *,
     x: str = "task",
     title: str | None = None,
     axis_of: Rows | None = None,
-    references: Mapping[str, tuple[Look, Mapping[str, Any]]] | None = None,
+    references: Arms | None = None,
     **more: Any,
 ) -> Panel:
     """A panel of `measure` over `x`: one line an arm, which is a look and what its rows have in common.
@@ -145,6 +146,34 @@ def panel(
         note=_note(measure, x, missing, some=bool(lines)),
         **more,
     )
+
+
+def arms_of(
+    rows: Rows, known: Mapping[str, Look], *, key: str = "arm", words: Mapping[str, str] | None = None
+) -> Arms:
+    """The arms that have rows, for `panel`: those with a look of their own first, in their order.
+
+    >>> arms_of(Rows([{"arm": "mine"}, {"arm": "NaP"}]), {"NaP": Look("#000"), "none": Look("#111")}).keys()
+    dict_keys(['NaP', 'mine'])
+    """
+    found = looks(known, rows.unique(key))
+    return {(words or {}).get(arm, arm): (look, {key: arm}) for arm, look in found.items()}
+
+
+def lacking(rows: Rows, wanted: Iterable[str], *, by: str = "") -> list[str]:
+    """The arms without rows; with `by`, for each value of that column.
+
+    >>> rows = Rows([{"game": "pong", "arm": "NaP"}, {"game": "boxing", "arm": "Rainbow"}])
+    >>> lacking(rows, ["NaP", "mine"]), lacking(rows, ["NaP"], by="game")
+    (['mine'], ['boxing: NaP'])
+    """
+    if not by:
+        present = rows.unique("arm")
+        return [arm for arm in wanted if arm not in present]
+    wanted = list(wanted)
+    return [
+        f"{value}: {arm}" for value in rows.unique(by) for arm in lacking(rows.where(**{by: value}), wanted)
+    ]
 
 
 def spans_decades(rows: Rows, measure: Measure) -> bool:

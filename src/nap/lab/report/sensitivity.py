@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nap.lab.report import fig1, sequences
+from nap.lab.experiments import MODULES, load
 from nap.lab.report.curves import curve
 from nap.lab.report.figure_html import figure_html
 from nap.lab.report.markup import Html, element
@@ -19,7 +19,6 @@ from nap.lab.report.panels import Figure, Line, Panel
 from nap.lab.report.style import looks
 
 FILE_NAME = "tuned.json"
-LOOKS = fig1.ARMS | fig1.VARIANTS | fig1.FRESH | sequences.ARMS
 STATE = ", optimizer "  # in a label: before what happened to it at a change of task
 NEAR = 0.05  # of the best result: rates that lose less are called usable
 
@@ -85,7 +84,8 @@ def figure(tuning: Tuning, name: str) -> Figure:
     """One panel; a line for each arm, over a logarithmic axis of learning rates."""
     lines = []
     arms = {words: words.split(STATE)[0] for words in tuning.results}
-    known = looks(LOOKS, arms.values())
+    draw = load(tuning.experiment).figure if tuning.experiment in MODULES else None
+    known = looks(getattr(draw, "LOOKS", {}), arms.values())
     for words, of in tuning.results.items():
         rates = sorted(of)
         values = np.array([[np.nan if v is None else v for v in of[rate]] for rate in rates], float).T

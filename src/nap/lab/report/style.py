@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ class Look:
     width: float = 1.7
 
 
-def looks(known: dict[str, Look], present: Iterable[str]) -> dict[str, Look]:
+def looks(known: Mapping[str, Look], present: Iterable[str]) -> dict[str, Look]:
     """A look for each name that is present: the known ones in their order, then the others in spare colours.
 
     >>> list(looks({"NaP": Look(GREEN), "none": Look(BLACK)}, ["mine", "NaP"]))

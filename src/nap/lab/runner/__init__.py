@@ -1,13 +1,13 @@
 """A run is a folder that can be killed at any moment: it resumes, and ends with the same rows.
 
 with RunFolder.open(path, experiment="fig1", scale="demo", run="nap", config=config) as folder:
-    outcome = carry_out(work, folder, device=device)
+    outcome = run_work(work, folder, device=device)
 """
 
-from nap.lab.runner.carry import FINISHED, STOPPED, Outcome, carry_out
 from nap.lab.runner.checkpoint import Damaged
 from nap.lab.runner.folder import RunFolder
 from nap.lab.runner.lock import FolderInUse
+from nap.lab.runner.run import FINISHED, STOPPED, Outcome, run_work
 from nap.lab.runner.work import NotFinite, Work
 
 __all__ = [
@@ -19,5 +19,5 @@ __all__ = [
     "Outcome",
     "RunFolder",
     "Work",
-    "carry_out",
+    "run_work",
 ]

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from nap.lab import files
+from nap.lab.files import atomic_write, disk_errors_named, readable
 from nap.lab.runner import content
-from nap.lab.runner.durable import disk_errors_named, readable, written_aside
 
 FILE_NAME = "checkpoint.pt"
 PREVIOUS_NAME = "checkpoint.previous.pt"
@@ -43,7 +43,7 @@ def save(path: Path, state: State) -> None:
         free = shutil.disk_usage(path.parent).free
         if free < size:
             raise OSError(errno.ENOSPC, f"only {readable(free)} free")
-        with written_aside(path, keep=path.with_name(PREVIOUS_NAME)) as file, _without_crc32():
+        with atomic_write(path, keep=path.with_name(PREVIOUS_NAME)) as file, _without_crc32():
             torch.save({"format": FORMAT, "sha256": content.checksum(state), "state": state}, file)
 
 

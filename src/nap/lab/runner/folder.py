@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from nap.lab import aliases, files, rows, stored
+from nap.lab.files import PARTIAL, write_json
 from nap.lab.runner import checkpoint, manifest
-from nap.lab.runner.durable import PARTIAL, write_json
 from nap.lab.runner.lock import Lock
 
 CONFIG_NAME = stored.CONFIG

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nap.lab import stored
+from nap.lab.files import write_json
 from nap.lab.runner import provenance
-from nap.lab.runner.durable import write_json
 
 FILE_NAME = stored.MANIFEST
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from nap.lab import files
+from nap.lab.files import atomic_write
 from nap.lab.rows import FILE_NAME, RowFile
 from nap.lab.runner import checkpoint, content
-from nap.lab.runner.durable import written_aside
 from nap.lab.runner.folder import RunFolder
 from nap.lab.runner.manifest import Manifest
-from nap.lab.runner.work import OtherInputs, Work, not_taken_up
+from nap.lab.runner.work import OtherInputs, Work, not_restored
 
 START_OVER = "put the file back, or start this run over with --force"
 
@@ -26,7 +26,7 @@ class Taken:
     notes: list[str]  # on what was met on the way
 
 
-def lay_down(work: Work, folder: RunFolder, rows: RowFile, conditions: Mapping[str, Any]) -> int:
+def save(work: Work, folder: RunFolder, rows: RowFile, conditions: Mapping[str, Any]) -> int:
     """Save the work's state with the length of the rows, which are on disk already; the unit it is at."""
     state = {
         "work": work.state_dict(),
@@ -44,7 +44,7 @@ def noted_rows(rows: RowFile) -> dict[str, Any]:
     return {"rows_bytes": rows.size(), "rows_sha256": rows.sha256}
 
 
-def take_up(work: Work, folder: RunFolder, manifest: Manifest, conditions: Mapping[str, Any]) -> Taken:
+def restore(work: Work, folder: RunFolder, manifest: Manifest, conditions: Mapping[str, Any]) -> Taken:
     """Bring the work to the newest good checkpoint, and say which rows belong to it.
 
     Those after them are to be cut off: the work will write the same ones again. Where no manifest says that
@@ -65,7 +65,7 @@ def take_up(work: Work, folder: RunFolder, manifest: Manifest, conditions: Mappi
     _load(work, folder, state)
     belongs = held[: state["rows_bytes"]]
     notes += _kept(folder, held, manifest.under_way or held == belongs)
-    if lost := not_taken_up(work):
+    if lost := not_restored(work):
         notes.append(f"this resume is not exact, rows differ from those of an unbroken run: {lost}")
     return Taken(_described(belongs), notes + _changes(state["conditions"], conditions))
 
@@ -93,7 +93,7 @@ def _kept(folder: RunFolder, held: bytes, is_known: bool) -> list[str]:
     if not held or is_known:
         return []
     aside = folder.path / f"rows.kept-{hashlib.sha256(held).hexdigest()[:8]}.jsonl"
-    with written_aside(aside) as file:
+    with atomic_write(aside) as file:
         file.write(held)
     return [
         f"the rows that were in {FILE_NAME} are of no sitting that is known; they are kept as {aside.name}"

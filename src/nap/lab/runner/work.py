@@ -28,7 +28,7 @@ class Work(Protocol):
     def steps_per_unit(self) -> int:
         """Model updates in one unit, all members together: for the rate that is shown."""
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         """Do one unit, seconds at most; the rows it finished. Raises `NotFinite` before a bad update."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -37,13 +37,13 @@ class Work(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up a state that `state_dict` gave, exactly.
 
-        A work that cannot has an attribute `not_taken_up`: in words, what it had to begin anew.
+        A work that cannot has an attribute `not_restored`: in words, what it had to begin anew.
         """
 
 
-def not_taken_up(work: Work) -> str:
+def not_restored(work: Work) -> str:
     """What a work could not go on with when it took up a state; "" where it went on exactly."""
-    return str(getattr(work, "not_taken_up", ""))
+    return str(getattr(work, "not_restored", ""))
 
 
 class Wrapped:
@@ -69,11 +69,11 @@ class Wrapped:
         return self._work.steps_per_unit
 
     @property
-    def not_taken_up(self) -> str:
-        return not_taken_up(self._work)
+    def not_restored(self) -> str:
+        return not_restored(self._work)
 
-    def advance(self) -> list[dict[str, Any]]:
-        return self._work.advance()
+    def step(self) -> list[dict[str, Any]]:
+        return self._work.step()
 
     def state_dict(self) -> dict[str, Any]:
         return self._work.state_dict()

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nap.lab.loops.common.graph import compiled
-from nap.lab.runner.crew import Crew
+from nap.lab.runner.distributed import ProcessGroup
 
 
 class Alone:
@@ -59,10 +59,10 @@ class Alone:
         return torch.stack(torch._foreach_norm(gradients))
 
     def alike_(self, model: nn.Module) -> None:
-        """What a copy of `model` keeps besides its parameters is what process 0 has."""
+        """What a copy of `model` keeps besides its parameters is what rank 0 has."""
 
     def whole(self, tensor: Tensor) -> Tensor:
-        """All of a parameter, or of what an optimizer keeps for it, on process 0."""
+        """All of a parameter, or of what an optimizer keeps for it, on rank 0."""
         return tensor
 
     def held(self, whole: Tensor, like: Tensor) -> Tensor:
@@ -73,8 +73,8 @@ class Alone:
 class Copies(Alone):
     """Each process has a copy (DistributedDataParallel)."""
 
-    def __init__(self, crew: Crew):
-        self.rank, self.size = crew.rank, crew.size
+    def __init__(self, group: ProcessGroup):
+        self.rank, self.size = group.rank, group.world_size
         self._net: Any = None
 
     def wrapped(self, model: nn.Module, *, compile_: bool) -> nn.Module:
@@ -101,8 +101,8 @@ class Copies(Alone):
 class Pieces(Alone):
     """Each process has a piece of every weight, and gathers a block when it comes to it (FSDP2)."""
 
-    def __init__(self, crew: Crew):
-        self.rank, self.size = crew.rank, crew.size
+    def __init__(self, group: ProcessGroup):
+        self.rank, self.size = group.rank, group.world_size
         self._model: Any = None
         self._compiled = False
 
@@ -157,8 +157,8 @@ class Pieces(Alone):
         return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def spread_over(crew: Crew) -> Alone:
-    """How a network is spread over the processes of a crew."""
-    if crew.size == 1:
+def spread_over(group: ProcessGroup) -> Alone:
+    """How a network is spread over the processes of a group."""
+    if group.world_size == 1:
         return Alone()
-    return Pieces(crew) if crew.sharing == "fsdp" else Copies(crew)
+    return Pieces(group) if group.parallel == "fsdp" else Copies(group)

@@ -9,20 +9,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from nap.lab.datasets import c4
 from nap.lab.datasets.catalog import of_role
-from nap.lab.datasets.corpus import Tell, among, check_text, identity_of_text, in_words, texts
+from nap.lab.datasets.corpus import (
+    Tell,
+    check_text,
+    duplicates,
+    normalise_whitespace,
+    text_fingerprint,
+    texts,
+)
+from nap.lab.datasets.documents import C4
 from nap.lab.datasets.fetch import to_stderr
-from nap.lab.datasets.questions import KINDS, Question, read
+from nap.lab.datasets.multiple_choice import KINDS, Question, read
 from nap.lab.datasets.store import paths, sha256
-from nap.lab.datasets.text import Coder
+from nap.lab.datasets.tokenizer import Tokenizer
 from nap.lab.datasets.tokens import Windows
 from nap.lab.files import expanded
 from nap.lab.loops.language.language import LanguageModelWork
 from nap.lab.loops.language.scoring import answers, require_room, summary
 from nap.lab.loops.language.settings import LanguageModelConfig
 from nap.lab.loops.population.network_run import NetworkRun
-from nap.lab.runner.crew import here
+from nap.lab.runner.distributed import current_group
 
 Row = dict[str, Any]
 Exam = Windows | list[Question]
@@ -38,17 +45,17 @@ class ExaminedWork(LanguageModelWork):
         sources = named(settings.exams)
         found = {name: identity(name, path) for name, path in sources.items()}  # tokenising takes hours
         super().__init__(what, device, **options)
-        if not here().agree(found):
+        if not current_group().all_equal(found):
             raise ValueError("the processes do not find the same exams: give all of them the same files")
         self._read["exams"] = found
         self._exams: dict[str, Exam] = {HELD_OUT: self.valid}
         for name, path in sources.items():
             self._exams[name] = exam(
-                name, path, self.coder, settings.length, settings.examined, learnt=settings.text
+                name, path, self.tokenizer, settings.length, settings.examined, learnt=settings.text
             )
 
-    def advance(self) -> list[Row]:
-        rows = super().advance()
+    def step(self) -> list[Row]:
+        rows = super().step()
         if self.done < self.total:
             return rows
         common = {key: rows[-1][key] for key in ("arm", *self.what.tags, "seed", "step")} | {"kind": "exam"}
@@ -73,7 +80,7 @@ class ExaminedWork(LanguageModelWork):
         found = answers(
             self.trainer.logits,
             asked,
-            self.coder,
+            self.tokenizer,
             length=settings.length,
             batch_size=size,
             device=self.device,
@@ -105,10 +112,10 @@ def identity(name: str, path: str) -> str:
     """What changes when the set does; `DataMissing` or another ValueError where it is not there."""
     check_exam(name, path)
     if path:
-        return identity_of_text(path)
+        return text_fingerprint(path)
     there = paths(name) if name in (*KINDS, *of_role("text")) else []
     if name not in KINDS:
-        return identity_of_text(name)
+        return text_fingerprint(name)
     return " ".join(map(sha256, there))
 
 
@@ -116,7 +123,7 @@ def check_exam(name: str, path: str) -> None:
     """Refuse an exam that there is not; whether one of the catalogue was fetched is another question."""
     if path and not expanded(path).is_file():
         raise ValueError(f"the exam {name} should be in {path}, which is no file")
-    if not path and name == c4.NAME:
+    if not path and name == C4:
         raise ValueError(
             "c4 is streamed, and no exam: a network that learns from it is judged on its validation split, "
             f"as {HELD_OUT!r}; to judge another one, name a file of its pages, as in c4=FILE.jsonl"
@@ -128,7 +135,7 @@ def check_exam(name: str, path: str) -> None:
 def exam(
     name: str,
     path: str,
-    coder: Coder,
+    coder: Tokenizer,
     length: int,
     most: int = 0,
     *,
@@ -146,15 +153,15 @@ def exam(
     source = path or name
     _check_apart(name, source, learnt)
     documents = list(texts([source]))
-    known = among(documents, learnt)
+    known = duplicates(documents, learnt)
     if known:
-        count = sum(in_words(document) in known for document in documents)
+        count = sum(normalise_whitespace(document) in known for document in documents)
         if count == len(documents):
             raise ValueError(f"the exam {name} is in the text that is learnt from; name another text")
         tell(f"exam {name}: {count:,} of {len(documents):,} documents are learnt from, and left out")
     enough, size, parts = most * length + 1 if most else None, 0, []
     for text in documents:
-        if in_words(text) in known:
+        if normalise_whitespace(text) in known:
             continue
         parts.append(np.array([*coder.encode([text])[0], coder.end], np.int32))
         size += len(parts[-1])
@@ -168,7 +175,7 @@ def exam(
 
 def _check_apart(name: str, source: str, learnt: Sequence[str]) -> None:
     """Refuse a file that is learnt from, under whatever name."""
-    own = set(DIGEST.findall(identity_of_text(source)))
+    own = set(DIGEST.findall(text_fingerprint(source)))
     for text in learnt:
-        if own & set(DIGEST.findall(identity_of_text(text))):
+        if own & set(DIGEST.findall(text_fingerprint(text))):
             raise ValueError(f"the exam {name} is {text}, which is learnt from; name another text")

@@ -13,7 +13,7 @@ from nap.lab.loops.language.build import build, transformer_factory
 from nap.lab.loops.language.settings import LanguageModelConfig
 from nap.lab.loops.language.trainer import Trainer
 from nap.lab.loops.population.network_run import NetworkRun
-from nap.lab.runner.crew import here
+from nap.lab.runner.distributed import current_group
 from nap.lab.runner.work import OtherInputs
 
 Row = dict[str, Any]
@@ -32,7 +32,7 @@ def _windows(part: TokenFile, settings: LanguageModelConfig, which: str) -> Wind
 
 
 class LanguageModelWork:
-    """The `Work` of one network: `advance` is a few updates, and a row where one is due.
+    """The `Work` of one network: `step` is a few updates, and a row where one is due.
 
     Where torchrun started several processes, each has such a work and all make the same calls.
     """
@@ -43,27 +43,30 @@ class LanguageModelWork:
     def __init__(self, what: NetworkRun, device: torch.device, *, compile_: bool | None = None):
         self.what, self.device = what, device
         s: LanguageModelConfig = what.settings
-        crew = here()
-        if s.batch_size // s.parts % crew.size:
+        group = current_group()
+        if s.batch_size // s.parts % group.world_size:
             raise ValueError(
-                f"batch_size is {s.batch_size} in {s.parts} part{'s' * (s.parts > 1)}, which {crew.size} "
-                "processes cannot share; change --batch-size or --parts, or how many torchrun starts"
+                f"batch_size is {s.batch_size} in {s.parts} part{'s' * (s.parts > 1)}, which "
+                f"{group.world_size} processes cannot share; change --batch-size or --parts, or how many "
+                "torchrun starts"
             )
-        with crew.leader_first():
+        with group.rank0_first():
             corpus = load(s.text, s.tokenizer, limit=s.tokens or None)
-        self.coder = corpus.coder
+        self.tokenizer = corpus.tokenizer
         self.train = _windows(corpus.train, s, "training part")
         self.valid = _windows(corpus.valid, s, "part held out")
         self._read = {
             part: dict(file.about) for part, file in (("train", corpus.train), ("valid", corpus.valid))
         }
-        if not crew.agree(self._read):
+        if not group.all_equal(self._read):
             raise ValueError(f"the processes do not find the same text in {', '.join(s.text)}: give all one")
-        self._at_once = max(1, s.batch_size // s.parts // crew.size)  # windows that fit a process in training
+        self._at_once = max(
+            1, s.batch_size // s.parts // group.world_size
+        )  # windows that fit a process in training
         self.total, self.done = s.steps, 0
         cuda, make = (
             device.type == "cuda",
-            transformer_factory(s, corpus.coder.vocabulary, s.length, tied=s.tied, recompute=s.recompute),
+            transformer_factory(s, corpus.tokenizer.vocab_size, s.length, tied=s.tied, recompute=s.recompute),
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(what.seed)
@@ -78,10 +81,10 @@ class LanguageModelWork:
             clip=s.clip,
             half=cuda,
             compile_=(cuda and s.steps >= WORTH_COMPILING) if compile_ is None else compile_,
-            spread=spread_over(crew),
+            spread=spread_over(group),
         )
 
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         s: LanguageModelConfig = self.what.settings
         due = min(s.steps, (self.done // s.every + 1) * s.every)
         last = min(due, self.done + STRETCH)

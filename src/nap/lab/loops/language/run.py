@@ -25,7 +25,7 @@ WORTH_COMPILING = 2000  # updates of a run; a guess, not measured yet
 
 
 class StringWork(ABC):
-    """The `Work` of one network: `advance` is a stretch of updates on the data set of a task."""
+    """The `Work` of one network: `step` is a stretch of updates on the data set of a task."""
 
     unit = "stretches"
 
@@ -75,7 +75,7 @@ class StringWork(ABC):
     def rows(self, task: int, step: int, found: Row) -> list[Row]:
         """What to write after a stretch that ended with this step of the task; `found` are its means."""
 
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         before, at = divmod(self.done, self._in_task)
         task, first = before + 1, at * self.stretch
         last = min(self.steps, first + self.stretch)
@@ -120,10 +120,10 @@ class MemorizationWork(StringWork):
             **options,
         )
 
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         if self.what.settings.optimizer_state == "reset" and self.done % self._in_task == 0:
             self.trainer.reset_optimizer_()
-        return super().advance()
+        return super().step()
 
     def strings(self, task: int) -> Tensor:
         s: MemorizationConfig = self.what.settings

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nap.lab.datasets.questions import Question
-from nap.lab.datasets.text import Coder
+from nap.lab.datasets.multiple_choice import Question
+from nap.lab.datasets.tokenizer import Tokenizer
 
 Model = Callable[[Tensor], Tensor]  # tokens (B, L) → logits (B, L, vocabulary)
 
@@ -28,7 +28,7 @@ class Answer:
 def answers(
     model: Model,
     questions: Sequence[Question],
-    coder: Coder,
+    coder: Tokenizer,
     *,
     length: int,
     batch_size: int,

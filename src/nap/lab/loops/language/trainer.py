@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
@@ -15,6 +16,7 @@ import nap
 from nap import diagnostics
 from nap.lab.loops.common.spread import Alone
 from nap.lab.loops.common.watch import Watch
+from nap.projection.misuse import MisuseWarning
 from nap.weights import Role
 
 Parts = Mapping[str, slice]  # name of an accuracy → the predictions that it is over, counted from 0
@@ -65,7 +67,9 @@ class Trainer:
         if clip is not None:
             self.optimizer.grad_scale = self._too_long  # type: ignore[attr-defined]
         if projector is not None:
-            projector.attach(self.optimizer)
+            with warnings.catch_warnings():  # weight decay on projected weights is the paper's recipe
+                warnings.simplefilter("ignore", MisuseWarning)
+                projector.attach(self.optimizer)
         self._right = torch.zeros(len(self.parts), device=device)
         self._since = 0
         self._loss = self.spread.compiled(self._learnt_loss) if compile_ else self._learnt_loss
@@ -171,7 +175,7 @@ class Trainer:
         return row
 
     def state_dict(self) -> dict[str, Any]:
-        """The same from one process and from several; with several, only process 0 gets the tensors."""
+        """The same from one process and from several; with several, only rank 0 gets the tensors."""
         optimizer = self.optimizer.state_dict()
         kept = optimizer["state"].items()
         whole = {at: {key: self.spread.whole(value) for key, value in of.items()} for at, of in kept}

@@ -41,7 +41,7 @@ class ArmRun:
 
 
 class ContinualRun:
-    """The `Work` of one arm: `advance` is an epoch of every seed."""
+    """The `Work` of one arm: `step` is an epoch of every seed."""
 
     unit = "epochs"
 
@@ -110,7 +110,7 @@ class ContinualRun:
         """The task of the next epoch, from 1."""
         return self.done // self.settings.epochs + 1
 
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         task, epoch = self.task, self.done % self.settings.epochs
         rows: list[Row] = []
         if epoch == 0:

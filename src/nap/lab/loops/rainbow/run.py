@@ -30,7 +30,7 @@ STRETCH = 1024  # steps of all lanes together, at most, between two moments at w
 
 
 class RainbowRun:
-    """The `Work` of one agent: `advance` is a stretch of play; an interval, of one or more, ends in a row."""
+    """The `Work` of one agent: `step` is a stretch of play; an interval, of one or more, ends in a row."""
 
     unit = "stretches"
 
@@ -96,7 +96,7 @@ class RainbowRun:
         self.stored = self.owed = 0
         self._no_replay = self._no_episodes = False  # what a resume could not take up
 
-    def advance(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         visit, stretch = divmod(self.done, self.in_game)
         self.learner.generator.manual_seed(_number("play", self.what.seed, self.done))
         if self._no_replay:
@@ -153,7 +153,7 @@ class RainbowRun:
             self.replay.load_state_dict(state["replay"])
         self._no_replay = state["replay"] is None
         if state["games"] is None:
-            return  # the next advance enters a game
+            return  # the next step enters a game
         visit = self.done // self.in_game
         if visit > 0:
             self._play(self.what.games[visit])
@@ -162,7 +162,7 @@ class RainbowRun:
         self._no_episodes = not self.games.saves_exactly
 
     @property
-    def not_taken_up(self) -> str:
+    def not_restored(self) -> str:
         """What `load_state_dict` could not go on with, in words; "" where it goes on exactly."""
         lost = []
         if self._no_episodes:

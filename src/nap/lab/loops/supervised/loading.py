@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from nap.lab.datasets.pictures import BrokenImage, Pictures
+from nap.lab.datasets.image_files import BrokenImage, EncodedImages
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.supervised.looks import Looks
 from nap.lab.loops.supervised.passing import PATIENCE_SECONDS, PREFETCH, put_there_
@@ -36,7 +36,9 @@ _OPEN: WeakSet[Generator[Batch, None, None]] = WeakSet()
 class Learnt(Dataset[Batch | str]):
     """Item k is what this process, `rank` of `size`, learns from in update k."""
 
-    def __init__(self, pictures: Pictures, looks: Looks, batch_size: int, *, rank: int = 0, size: int = 1):
+    def __init__(
+        self, pictures: EncodedImages, looks: Looks, batch_size: int, *, rank: int = 0, size: int = 1
+    ):
         self.pictures, self.looks, self.batch_size = pictures, looks, batch_size
         self.steps = len(pictures) // batch_size  # of an epoch
         self._share = slice(rank * batch_size // size, (rank + 1) * batch_size // size)
@@ -54,7 +56,9 @@ class Learnt(Dataset[Batch | str]):
 class Judged(Dataset[Batch | str]):
     """Item k is the k-th batch of images that this process is judged on; the last may be smaller."""
 
-    def __init__(self, pictures: Pictures, looks: Looks, batch_size: int, *, rank: int = 0, size: int = 1):
+    def __init__(
+        self, pictures: EncodedImages, looks: Looks, batch_size: int, *, rank: int = 0, size: int = 1
+    ):
         self.pictures, self.looks = pictures, looks
         numbers = range(rank, len(pictures), size)
         self._parts = [numbers[at : at + batch_size] for at in range(0, len(numbers), batch_size)]
@@ -147,7 +151,7 @@ def workers_for(device: torch.device) -> int:
     return min(MOST_WORKERS, max(1, cores() // sharers()))
 
 
-def _batch(pictures: Pictures, numbers: Sequence[int], looks: Iterable[np.ndarray]) -> Batch | str:
+def _batch(pictures: EncodedImages, numbers: Sequence[int], looks: Iterable[np.ndarray]) -> Batch | str:
     """The batch; or, as words, why there is none: an error would travel with the worker's traceback in it."""
     try:
         images = torch.from_numpy(np.stack(list(looks)))

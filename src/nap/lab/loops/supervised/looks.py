@@ -12,7 +12,7 @@ from math import exp, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from nap.lab.datasets.pictures import Box, Pictures, seen
+from nap.lab.datasets.image_files import Box, EncodedImages, decode_crop
 from nap.lab.datasets.streams import generator
 
 LOOKS = 16  # a purpose beside those of data.streams; part of every result: never renumber it
@@ -34,16 +34,18 @@ class Looks:
     smallest: float
     flip: bool
 
-    def drawn(self, pictures: Pictures, number: int, epoch: int) -> NDArray[np.uint8]:
+    def drawn(self, pictures: EncodedImages, number: int, epoch: int) -> NDArray[np.uint8]:
         """A random part of an image, perhaps mirrored, (size, size, 3)."""
         draws = generator(self.seed, LOOKS, task=number, epoch=epoch)
         mirrored = draws.random() < 0.5 and self.flip
-        found = seen(pictures, number, partial(random_box, draws=draws, smallest=self.smallest), self.size)
+        found = decode_crop(
+            pictures, number, partial(random_box, draws=draws, smallest=self.smallest), self.size
+        )
         return found[:, ::-1] if mirrored else found
 
-    def plain(self, pictures: Pictures, number: int) -> NDArray[np.uint8]:
+    def plain(self, pictures: EncodedImages, number: int) -> NDArray[np.uint8]:
         """The middle of an image, (size, size, 3)."""
-        return seen(pictures, number, partial(middle_box, share=self.size / self.resize), self.size)
+        return decode_crop(pictures, number, partial(middle_box, share=self.size / self.resize), self.size)
 
 
 def random_box(width: int, height: int, *, draws: np.random.Generator, smallest: float) -> Box:

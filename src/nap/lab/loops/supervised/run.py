@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nap.lab.datasets.splits import split
+from nap.lab.datasets.images import split
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised.augment import Crops
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 class VisionWork:
-    """The `Work` of one network: `advance` is one pass over the images, or what is left of the updates.
+    """The `Work` of one network: `step` is one pass over the images, or what is left of the updates.
 
     Of several networks, too, which on a GPU learn in one step (`nap.lab.loops.supervised.together`). A
     single one that is worth compiling learns in the same way there: on 32 × 32 images, with BatchNorm, those
@@ -81,7 +81,7 @@ class VisionWork:
         model = model.to(self.device).to(memory_format=torch.channels_last)
         return Trainer(model, projector, self._images, self._labels, s, **options)
 
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         s: Seeing = self.what.settings
         first = self.done * self._a_pass
         orders = [self._order(seed)[: s.steps - first] for seed in self.what.seeds]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nap.lab.datasets.picture_sets import picture_set
+from nap.lab.datasets.imagenet import load_imagenet
 from nap.lab.loops.common.spread import spread_over
 from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.loops.supervised.build import build, learning_rates, resnet_factory
@@ -20,7 +20,7 @@ from nap.lab.loops.supervised.looks import Looks
 from nap.lab.loops.supervised.passing import check_room, in_plain_words
 from nap.lab.loops.supervised.run import Row
 from nap.lab.loops.supervised.viewing import Viewing
-from nap.lab.runner.crew import here
+from nap.lab.runner.distributed import current_group
 from nap.lab.runner.work import OtherInputs
 
 STRETCH = 10  # updates between two looks at signals; torchrun grants 30 seconds to the last ones and the save
@@ -29,7 +29,7 @@ Learning = Callable[[Tensor, Tensor], None]
 
 
 class ViewingWork:
-    """The `Work` of one network: `advance` is a few updates, and a row where one is due.
+    """The `Work` of one network: `step` is a few updates, and a row where one is due.
 
     Where torchrun started several processes, each has such a work and all make the same calls.
 
@@ -52,31 +52,33 @@ class ViewingWork:
     ):
         self.what, self.device = what, device
         s: Viewing = what.settings
-        crew = here()
-        if s.batch_size % crew.size:
+        group = current_group()
+        if s.batch_size % group.world_size:
             raise ValueError(
-                f"batch_size is {s.batch_size}, which {crew.size} processes cannot share; "
+                f"batch_size is {s.batch_size}, which {group.world_size} processes cannot share; "
                 "change --batch-size, or how many torchrun starts"
             )
-        if crew.size > 1 and crew.sharing != "ddp":
+        if group.world_size > 1 and group.parallel != "ddp":
             raise ValueError(
-                f"each process has a copy of this network (ddp), and not a piece of it ({crew.sharing}); "
+                f"each process has a copy of this network (ddp), and not a piece of it ({group.parallel}); "
                 "choose ddp, as is the default"
             )
         cuda = device.type == "cuda"
-        self._graph = (cuda and crew.size == 1) if graph is None else graph
-        if self._graph and crew.size > 1:
-            raise ValueError(f"a graph is for a process that is alone, here are {crew.size}: leave it out")
-        with crew.leader_first():
-            found = picture_set(s.data, s.images)
+        self._graph = (cuda and group.world_size == 1) if graph is None else graph
+        if self._graph and group.world_size > 1:
+            raise ValueError(
+                f"a graph is for a process that is alone, here are {group.world_size}: leave it out"
+            )
+        with group.rank0_first():
+            found = load_imagenet(s.data, s.images)
         self._about, count = found.about, len(found.train)
         if count < s.batch_size:
             raise ValueError(f"a batch of {s.batch_size}, but {found.about} has {count} images; lower it")
         self._read = {"train": found.train.fingerprint, "test": found.test.fingerprint}
         looks = Looks(what.seed, size=s.size, resize=s.resize, smallest=s.smallest, flip=s.flip)
         self.needed = Needed(
-            Learnt(found.train, looks, s.batch_size, rank=crew.rank, size=crew.size),
-            Judged(found.test, looks, s.batch_size, rank=crew.rank, size=crew.size),
+            Learnt(found.train, looks, s.batch_size, rank=group.rank, size=group.world_size),
+            Judged(found.test, looks, s.batch_size, rank=group.rank, size=group.world_size),
         )
         self._workers = workers_for(device) if workers is None else workers
         check_room(self._workers, self.needed.batch_bytes)
@@ -97,11 +99,11 @@ class ViewingWork:
             s,
             half=cuda,
             compile_=(cuda and self.total >= WORTH_COMPILING) if compile_ is None else compile_,
-            spread=spread_over(crew),
+            spread=spread_over(group),
         )
 
     @in_plain_words()
-    def advance(self) -> list[Row]:
+    def step(self) -> list[Row]:
         due = min(self.total, (self.done // self._interval + 1) * self._interval)
         last = min(due, self.done + STRETCH)
         self.trainer.model.train()

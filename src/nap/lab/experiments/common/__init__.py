@@ -1,0 +1,1 @@
+"""What several experiments share: from arms to runs, and three families of experiments."""

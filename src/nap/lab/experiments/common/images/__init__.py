@@ -1,0 +1,1 @@
+"""What the two image columns of Table 1 share."""

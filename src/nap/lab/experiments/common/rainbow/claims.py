@@ -1,0 +1,193 @@
+"""How claims read scores: learning curves of several agents in many games, on one scale.
+
+An agent's score in a game is the mean over rows, each the mean of the episodes that ended since the row
+before it: the area under the learning curve. A score is 0 % for random play and 100 % for a human; a game
+without human scores is stretched to the range of scores that any agent had in it. Over games and seeds
+scores are summed up by the interquartile mean, so that no one game with a huge score decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
+from nap.lab.claims.effects import LEARNT, RAPID, decide
+from nap.lab.claims.samples import Samples, Series, together
+from nap.lab.experiments.experiment import arm_names
+from nap.lab.loops.rainbow.variants import FOUR
+from nap.lab.metrics.aggregate import Aggregate, iqm, mean
+from nap.lab.metrics.atari57 import ATARI57, human_normalised
+from nap.lab.rows import Rows
+
+RAINBOW, LAYER_NORM, NAP, SCHEDULED = arm_names(FOUR)
+Window = tuple[float, float]  # a part of a run, or of a visit to a game: from and to, as shares of its frames
+SEVERAL = 2  # games: fewer are not several
+FIRST, FINAL, WHOLE = (0.0, 0.1), (0.9, 1.0), (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Learning curves of several agents in the same games, on the seeds that all of them have."""
+
+    curves: Mapping[tuple[str, str], Series]  # (agent, game) → per cent; NaN where no episode ended
+    agents: list[str]
+    games: list[str]
+
+    @property
+    def unit(self) -> str:
+        """What a per cent is of."""
+        known = [game in ATARI57 for game in self.games]
+        human, seen = "% of a human's score", "% of the range of scores"
+        return human if all(known) else f"{human} or of the range" if any(known) else seen
+
+    def at(self, window: Window) -> np.ndarray:
+        """The mean score in a part of the run: (seeds, agents, games)."""
+        found = [[self._part(agent, game, window) for game in self.games] for agent in self.agents]
+        return np.stack([np.stack(of, -1) for of in found], 1)
+
+    def _part(self, agent: str, game: str, window: Window) -> np.ndarray:
+        curve = self.curves[agent, game]
+        time = np.array(curve.points) / curve.points[-1]
+        inside = curve.values[:, (window[0] < time) & (time <= window[1])]
+        part = f"from {100 * window[0]:.0f} to {100 * window[1]:.0f} % of the run"
+        if not inside.size:
+            raise NotEnough(f"{agent} in {game} has too few rows: none {part}")
+        ended = np.isfinite(inside).sum(1)
+        if not ended.all():
+            seed = curve.seeds[int(np.argmin(ended))]
+            raise NotEnough(f"{agent} in {game}, seed {seed}: no episode ended {part}")
+        return np.nansum(inside, 1) / ended
+
+
+def games_of(samples: Samples) -> dict[str, Rows]:
+    """The rows of each game, without those of single layers; only games in which some episode ended.
+
+    Games may differ in length, so the runs of a game are compared with one another.
+    """
+    games = sorted(samples.select(kind=None).unique("game"))
+    found = {game: samples.select(kind=None, game=game) for game in games}
+    played = {game: rows for game, rows in found.items() if rows.unique("score")}
+    if not played:
+        raise NotEnough("no rows have a game and a score: too few frames for an episode to end")
+    return played
+
+
+def scores(samples: Samples, agents: Mapping[str, Mapping[str, Any]], along: str = "frames") -> Scores:
+    """The scores of `agents`, name → the keys of their rows, in every game that there are rows of."""
+    games = games_of(samples)
+    curves: dict[tuple[str, str], Series] = {}
+    for game, rows in games.items():
+        of_game = Samples(rows)
+        for agent, keys in agents.items():
+            # `series` says what is missing. A row need not have a score, but it has a number of episodes.
+            series = of_game.series("episodes", along=along, **keys, game=game)
+            raw, _, _ = of_game.select(**keys, game=game).matrix("score", by=("seed", along))
+            curves[agent, game] = Series(_per_cent(game, raw, rows), series.seeds, series.points)
+    paired = together(*curves.values())
+    return Scores(dict(zip(curves, paired, strict=True)), list(agents), list(games))
+
+
+def arms(*names: str) -> dict[str, dict[str, str]]:
+    """Agents that are known by their arm alone."""
+    return {name: {"arm": name} for name in names}
+
+
+def _per_cent(game: str, raw: np.ndarray, rows: Rows) -> np.ndarray:
+    if game in ATARI57:
+        return 100 * human_normalised(game, raw)
+    seen = [row["score"] for row in rows if row.get("score") is not None]
+    if not seen or max(seen) == min(seen):
+        raise NotEnough(
+            f"no agent ever changes its score in {game}, which has no human score to compare with"
+        )
+    return 100 * (raw - min(seen)) / (max(seen) - min(seen))
+
+
+def lead(
+    what: str,
+    levels: np.ndarray,
+    needs: Region,
+    unit: str,
+    aggregate: Aggregate = iqm,
+    *,
+    by_game: bool = True,
+) -> Evidence:
+    """The first agent's score over all games, less that of the best other: (seeds, agents, games).
+
+    Args:
+        by_game: each game has agents of its own; not so where one plays all of them.
+    """
+
+    def gap(drawn: np.ndarray) -> np.ndarray:
+        over_games = aggregate(drawn.swapaxes(1, 2))
+        return over_games[:, 0] - over_games[:, 1:].max(1)
+
+    return decide(what, levels, needs, unit=unit, statistic=gap, stratified=by_game)
+
+
+def learnt(level: float, whose: str) -> float:
+    """A score in per cent; `NotEnough` where there is next to nothing to keep, to lose or to exceed."""
+    if level < 100 * LEARNT:
+        raise NotEnough(f"{whose} hardly learns: it scores {level:.1f} %, with random or worst play at 0 %")
+    return level
+
+
+def ahead(samples: Samples, ours: str, *others: str, name: str = "IQM", needs: Region) -> Evidence:
+    """The score of an arm at the end of training, less that of the best of the others."""
+    found = scores(samples, arms(ours, *others))
+    whom = others[0] if len(others) == 1 else "the best other agent"
+    what = f"{name} over games at the end of training, {ours} less {whom}"
+    return lead(what, found.at(FINAL), needs, found.unit, mean if name == "mean" else iqm)
+
+
+BETTER, WORSE = Region(low=0), Region(high=0)
+
+
+def factors(samples: Samples, metric: str, *names: str) -> np.ndarray:
+    """By which factor a metric changes over training, geometric mean over games: (seeds, arms)."""
+    games = games_of(samples)
+    # A network is not measured before its first update, so a run's first rows may be without the metric.
+    of_game = {
+        game: Samples(Rows(row for row in rows if row.get(metric) is not None))
+        for game, rows in games.items()
+    }
+    runs = [
+        of_game[game].series(metric, along="frames", arm=arm, game=game) for arm in names for game in games
+    ]
+    ends = np.array([(run.first(), run.last()) for run in together(*runs)])
+    if (ends <= 0).any():
+        raise NotEnough(f"the {metric.replace('_', ' ')} is zero in some runs, so it has no factor")
+    logs = np.log(ends[:, 1] / ends[:, 0]).reshape(len(names), len(games), -1)
+    return np.exp(logs.mean(1)).T
+
+
+def per_game(found: Scores, decided: Callable[[int], Evidence | None]) -> dict[str, Evidence]:
+    """Evidence of each game by its name, without those that cannot show it."""
+    cases = ((game, decided(i)) for i, game in enumerate(found.games))
+    return {game: case for game, case in cases if case is not None}
+
+
+def sharp(start: Window, end: Window) -> float:
+    """The share of the whole gain that must lie between two parts of training for a sharp rise there.
+
+    It is half again as much as on a straight line.
+    """
+    return RAPID * (sum(end) - sum(start)) / (sum(FINAL) - sum(FIRST))
+
+
+def gain(found: Scores, start: Window, end: Window) -> np.ndarray:
+    """What the first agent gains between two parts of training: (seeds, games)."""
+    return (found.at(end) - found.at(start))[:, 0]
+
+
+def moved(claims: Iterable[Claim], experiment: str) -> tuple[Claim, ...]:
+    """These claims about another experiment; of two with one name the first."""
+    found: dict[str, Claim] = {}
+    for claim in claims:
+        name = f"{experiment}.{claim.id.partition('.')[2]}"
+        found.setdefault(name, replace(claim, id=name, where=f"{claim.where}; of Atari"))
+    return tuple(found.values())

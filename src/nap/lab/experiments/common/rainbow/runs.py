@@ -1,0 +1,60 @@
+"""From variants to runs: the Rainbow experiments differ in their arms, games and settings only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from nap.lab.aliases import slug
+from nap.lab.experiments.common.rainbow.config import RainbowConfig
+from nap.lab.experiments.experiment import Run
+from nap.lab.loops.rainbow.atari import GAMES
+from nap.lab.loops.rainbow.games import BUILT_IN, MINATAR, require_known
+from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.settings import AgentRun
+from nap.lab.loops.rainbow.variants import Variant
+
+
+def single_runs(
+    experiment: str, config: RainbowConfig, games: Iterable[str], variants: Sequence[Variant]
+) -> list[Run]:
+    """A run for each game, variant and seed; of games that are only tried, one run."""
+    games = tuple(games)
+    one_rate = config.tuned_on in games
+    return [
+        _single(experiment, config, game, variant, seed, one_rate)
+        for game in games
+        for variant in (variants[-1:] if config.only_tries(game) else variants)
+        for seed in config.all_seeds[: 1 if config.only_tries(game) else None]
+    ]
+
+
+def _single(
+    experiment: str, config: RainbowConfig, game: str, variant: Variant, seed: int, one_rate: bool
+) -> Run:
+    tags: dict[str, Any] = {"experiment": experiment}
+    if variant.schedule == "linear":
+        tags["end_at"] = variant.end_at
+    frames = config.smoke if config.only_tries(game) else config.frames
+    variant, agent = config.adapted(variant), config.agent()
+    what = AgentRun(variant, agent, (game,), frames, config.intervals, seed, tags=tags)
+    group = variant.name if one_rate else f"{game} {variant.name}"
+    decides = game == config.tuned_on or not one_rate
+    return agent_run(f"{game} {variant.name} seed {seed}", what, group, decides=decides)
+
+
+def agent_run(name: str, what: AgentRun, group: str = "", *, decides: bool = True) -> Run:
+    """The run of one agent; refused here, before any work, if there is no such game.
+
+    Args:
+        group: of the runs that `nap tune` finds one learning rate for, on those that decide.
+    """
+    for game in set(what.games) - {*BUILT_IN, *MINATAR, *GAMES}:
+        require_known(game)
+
+    def start(device: torch.device) -> RainbowRun:
+        return RainbowRun(what, device)
+
+    return Run(slug(name), what, start, group=slug(group), decides=decides)

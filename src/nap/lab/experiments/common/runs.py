@@ -1,0 +1,107 @@
+"""From arms to runs: one of all seeds at once (`arm_runs`), or one for each seed (`seeded_runs`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+
+from nap.lab.aliases import slug
+from nap.lab.datasets.images import load
+from nap.lab.experiments.experiment import Run
+from nap.lab.loops.population.arms import Arm
+from nap.lab.loops.population.continual import ArmRun, ContinualRun
+from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.population.settings import Continual, OptimizerState
+
+Settings = TypeVar("Settings")
+
+
+def settings_of(config: Any, kind: Callable[..., Settings]) -> Settings:
+    """Of an experiment's settings, those that determine the rows of one network."""
+    return kind(**{field.name: getattr(config, field.name) for field in fields(kind)})  # type: ignore[arg-type]
+
+
+def seeded_runs(
+    config: Any,
+    arms: Sequence[Any],
+    settings: Any,
+    work: Callable[..., Any],
+    tags: Mapping[str, Any],
+    *,
+    prefix: str = "",
+    distributed: bool = False,
+    together: int = 1,
+) -> list[Run]:
+    """A run for each arm and each of the config's seeds, or for so many of them `together`.
+
+    How many seeds there are says nothing of one of them, so its settings have the usual number, whatever was
+    asked for: more can be added later, in the same folder, as long as the runs that are there stay the same.
+    """
+    settings = replace(settings, seeds=type(settings).seeds, first_seed=0)
+    first = config.first_seed
+    whats = [
+        NetworkRun(arm, settings, seed, tags, min(together, first + config.seeds - seed))
+        for arm in arms
+        for seed in range(first, first + config.seeds, together)
+    ]
+    return [
+        Run(
+            f"{prefix}{slug(what.arm.name)}-{_of_seeds(what.seeds)}",
+            what,
+            partial(work, what),
+            distributed,
+            group=f"{prefix}{slug(what.arm.name)}",
+        )
+        for what in whats
+    ]
+
+
+def _of_seeds(seeds: range) -> str:
+    """For a folder's name.
+
+    >>> _of_seeds(range(2, 3)), _of_seeds(range(0, 3))
+    ('seed-2', 'seeds-0-2')
+    """
+    return f"seed-{seeds[0]}" if len(seeds) == 1 else f"seeds-{seeds[0]}-{seeds[-1]}"
+
+
+def at_task_changes(
+    name: str, states: Sequence[OptimizerState]
+) -> Iterator[tuple[str, OptimizerState, dict[str, Any]]]:
+    """For each treatment of the optimizer: a run's name, the setting, and what its rows say of it.
+
+    Names and rows of "legacy" are those of runs that were made before there was the setting.
+
+    >>> list(at_task_changes("NaP", ["reset", "legacy"]))
+    [('NaP, reset', 'reset', {'optimizer_state': 'reset'}), ('NaP', 'legacy', {})]
+    """
+    for state in states:
+        if state == "legacy":
+            yield name, state, {}
+        else:
+            yield f"{name}, {state}", state, {"optimizer_state": state}
+
+
+def arm_runs(experiment: str, arms: Sequence[Arm], config: Continual) -> list[Run]:
+    """A run for each arm, all with the same settings."""
+    return [arm_run(arm.name, arm, config, {"experiment": experiment}) for arm in arms]
+
+
+def arm_run(
+    name: str,
+    arm: Arm,
+    config: Continual,
+    tags: Mapping[str, Any],
+    kind: type[ContinualRun] = ContinualRun,
+) -> Run:
+    """The run of one arm; `tags` are more fields of each of its rows."""
+    what = ArmRun(arm, config, tags)
+
+    def start(device: torch.device) -> ContinualRun:
+        return kind(what, load(config.data, count=config.images or None), device)
+
+    return Run(slug(name), what, start)

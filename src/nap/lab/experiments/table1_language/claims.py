@@ -1,0 +1,74 @@
+"""Table 1, right: a language model with NaP is as good as one without, and slightly better elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
+from nap.lab.claims.effects import decide, every
+from nap.lab.claims.samples import Samples, together
+from nap.lab.experiments.experiment import arm_names
+from nap.lab.experiments.table1_language.config import ARMS
+
+TEXT, TABLE = "Section 5.2", "Table 1, right"
+BASELINE, NORM, NAP = arm_names(ARMS[:3])
+CLOSE = 0.5  # accuracy points; arms of the paper's table differ by 0.1 to 3
+
+
+def kept(samples: Samples) -> Evidence:
+    """Training accuracy in the last tenth of the rows: NaP is not worse than the baseline. Better is fine."""
+    ours, theirs = together(
+        *(samples.series("accuracy", along="step", kind=None, arm=arm) for arm in (NAP, BASELINE))
+    )
+    gap = 100 * (ours.last() - theirs.last())
+    what = "training accuracy at the end, NaP less baseline"
+    return decide(what, gap, Region(low=-CLOSE), unit="accuracy points")
+
+
+def best(samples: Samples, metric: str, what: str) -> Evidence:
+    """In each exam that has such a result, NaP's less that of the better of the two others."""
+    exams = samples.select(kind="exam")
+    sets = [name for name in exams.unique("set") if exams.where(set=name).unique(metric)]
+    if not sets:
+        raise NotEnough(f"there are too few rows: none is of an exam with a result {metric!r}")
+    return every({str(name): _ahead(samples, metric, what, name) for name in sets})
+
+
+def _ahead(samples: Samples, metric: str, what: str, exam: str) -> Evidence:
+    found = together(
+        *(
+            samples.series(metric, along="step", fewest=1, kind="exam", set=exam, arm=arm)
+            for arm in (NAP, BASELINE, NORM)
+        )
+    )
+    results = np.stack([100 * series.last() for series in found], 1)  # (seeds, arms)
+
+    def gap(drawn: np.ndarray) -> np.ndarray:
+        over_seeds = drawn.mean(1)
+        return over_seeds[:, 0] - over_seeds[:, 1:].max(1)
+
+    return decide(
+        f"{what}, NaP less the best other", results, Region(low=0), unit="accuracy points", statistic=gap
+    )
+
+
+CLAIMS = (
+    Claim(
+        "table1-language.no-interference",
+        "NaP does not get in the way of learning: it matches the baseline's final training accuracy.",
+        TEXT,
+        kept,
+    ),
+    Claim(
+        "table1-language.best-by-token",
+        "On every set NaP has the highest accuracy per token of the three.",
+        TABLE,
+        lambda s: best(s, "accuracy", "accuracy per token"),
+    ),
+    Claim(
+        "table1-language.best-by-question",
+        "Of each set of questions NaP answers most.",
+        TABLE,
+        lambda s: best(s, "answered", "questions answered"),
+    ),
+)

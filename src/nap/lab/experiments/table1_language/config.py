@@ -1,0 +1,66 @@
+"""Settings of table1-language at three scales."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from nap.lab.experiments.experiment import arm_names
+from nap.lab.loops.language.arms import BASELINE, NAP, NAP_RMS, NORM_ONLY, NORM_ONLY_RMS
+from nap.lab.loops.language.settings import LanguageModelConfig
+
+ARMS = (BASELINE, NORM_ONLY, NAP, NORM_ONLY_RMS, NAP_RMS)
+if TYPE_CHECKING:
+    ArmName = str
+else:
+    ArmName = Literal[arm_names(ARMS)]
+SETS = ("wikitext-103", "lambada", "siqa", "piqa")  # Pile: name a file of your own, pile=FILE
+
+
+@dataclass(frozen=True)
+class Table1LanguageConfig(LanguageModelConfig):
+    """Settings of Table 1 (right)."""
+
+    arms: tuple[ArmName, ...] = arm_names(ARMS)
+    """arms to train"""
+
+
+PAPER = Table1LanguageConfig(
+    blocks=12,
+    heads=12,
+    width=1536,
+    tied=True,
+    text=("c4",),
+    tokens=2_000_000_000,  # 30,000 batches of 128 × 512 are 1.97 billion
+    tokenizer="gpt-neox-tokenizer",
+    exams=SETS,
+)
+SMALL = replace(
+    PAPER,
+    blocks=8,
+    heads=8,
+    width=512,
+    text=("text8", "c4-sample"),
+    tokens=0,
+    tokenizer="bpe-8192",
+    batch_size=64,
+    steps=1_500,
+    every=100,
+    warm_up=150,
+    learning_rate=1e-3,
+)
+DEMO = Table1LanguageConfig(
+    blocks=2,
+    heads=2,
+    width=64,
+    text=("python",),
+    tokenizer="bpe-1024",
+    length=64,
+    batch_size=16,
+    steps=200,
+    every=20,
+    warm_up=20,
+    learning_rate=1e-2,
+    judged=64,
+    arms=arm_names(ARMS[:3]),
+)

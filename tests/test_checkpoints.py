@@ -1,0 +1,175 @@
+"""`nap.save` and `nap.load`: one file, a plain model rebuilt, training that goes on as if never stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import nap
+from nap.conversion.placement import Plan
+
+X = torch.linspace(-2, 2, 32).sin().reshape(4, 8)
+
+
+class Attending(nn.Module):
+    """Everything that step 1 does by other means than a norm on a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.hidden, self.out = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = x.unsqueeze(1)
+        return self.out(torch.relu(self.hidden(x + self.attention(x, x, x, need_weights=False)[0])))
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def small_head() -> nn.Module:
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 3))
+    nn.init.zeros_(model.get_parameter("2.weight"))
+    return model
+
+
+CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "mlp": (mlp, {}, {}),
+    "joint, excluded": (mlp, {"norm": "rms"}, {"affine": "joint", "exclude": ["2"], "every": 2}),
+    "attention": (Attending, {}, {"output": "free"}),
+    "gain": (small_head, {"gains": "small"}, {"affine": "decay", "decay": 0.1}),
+    "rows": (mlp, {}, {"per": "row", "branches": "project"}),
+}
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, updates: int) -> None:
+    for seed in range(updates):
+        optimizer.zero_grad()
+        (model(X + seed) - 1).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_loaded_run_goes_on_bit_by_bit(case: str, tmp_path: Path) -> None:
+    make, normalize, project = CASES[case]
+    torch.manual_seed(0)
+    model = make()
+    nap.normalize_(model, X, **normalize)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    projector = nap.Projector(model, **project).attach(optimizer)
+    train(model, optimizer, 3)
+    nap.save(tmp_path / "run.pt", model, projector, optimizer, step=3)
+
+    torch.manual_seed(1)
+    fresh = make()
+    checkpoint = nap.load(tmp_path / "run.pt", fresh)
+    again = torch.optim.Adam(fresh.parameters(), lr=0.5)  # its own rate comes back with its state
+    resumed = checkpoint.resume(again)
+    assert checkpoint.extra == {"step": 3}
+    assert resumed is not None
+    assert resumed.plan.names("project") == projector.plan.names("project")
+    train(model, optimizer, 3)
+    train(fresh, again, 3)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, fresh.state_dict()[name]), name
+    assert resumed.updates == projector.updates
+
+
+def test_the_file_is_plain_and_a_broken_save_leaves_the_old_one(tmp_path: Path) -> None:
+    model = mlp()
+    plan = nap.normalize_(model, X)
+    path = tmp_path / "run.pt"
+    nap.save(path, model)
+    content = torch.load(path, weights_only=True)
+    assert Plan.from_json(content["plans"][""]) == plan
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"rule holds a function that weights_only=True will not load"):
+        nap.save(path, model, rule=lambda: None)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["run.pt"]
+    fresh = mlp()
+    assert nap.load(path, fresh).projector is None
+    assert torch.equal(fresh(X), model(X))
+
+
+def test_parts_wrappers_and_converted_models_are_loaded_too(tmp_path: Path) -> None:
+    def parts() -> nn.ModuleDict:
+        return nn.ModuleDict({"actor": mlp(), "critic": mlp()})
+
+    both = parts()
+    for part in both.values():
+        nap.normalize_(part, X)
+    path = tmp_path / "run.pt"
+    compiled: Any = torch.compile(both["actor"], backend="eager")
+    nap.save(path, both)
+    fresh = parts()
+    nap.normalize_(fresh["actor"], X)  # its norms are there already
+    nap.load(path, fresh)
+    assert torch.equal(fresh["critic"](X), both["critic"](X))
+    nap.save(path, compiled)
+    other = mlp()
+    nap.load(path, other)
+    assert torch.equal(other(X), both["actor"](X))
+
+
+def test_several_optimizers_in_their_order(tmp_path: Path) -> None:
+    model = mlp()
+    nap.normalize_(model, X)
+    halves = list(model.parameters())[:3], list(model.parameters())[3:]
+    optimizers = [torch.optim.Adam(half) for half in halves]
+    projector = nap.Projector(model).attach(*optimizers)
+    nap.save(tmp_path / "run.pt", model, projector, optimizers)
+    fresh = mlp()
+    checkpoint = nap.load(tmp_path / "run.pt", fresh)
+    first, second = list(fresh.parameters())[:3], list(fresh.parameters())[3:]
+    with pytest.raises(ValueError, match=r"holds 2 optimizer\(s\), and resume was handed 1"):
+        checkpoint.resume(torch.optim.Adam(first))
+    with pytest.raises(ValueError, match="this Adam holds other parameters"):
+        checkpoint.resume(torch.optim.Adam(second), torch.optim.Adam(first))
+    assert checkpoint.resume(torch.optim.Adam(first), torch.optim.Adam(second)) is not None
+
+
+def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    model = mlp()
+    nap.normalize_(model, X)
+    nap.save(tmp_path / "run.pt", model)
+    wider = nn.Sequential(*list(mlp()), nn.Linear(3, 3))
+    with pytest.raises(ValueError, match=r"another model than this Seq.*\n.*5.bias: in the model only"):
+        nap.load(tmp_path / "run.pt", wider)
+    with pytest.raises(ValueError, match="the plan was made for another model"):
+        nap.load(tmp_path / "run.pt", nn.Sequential(nn.Linear(8, 3)))
+
+
+def test_files_of_others_are_answered(tmp_path: Path) -> None:
+    path = tmp_path / "state.pt"
+    torch.save(mlp().state_dict(), path)
+    with pytest.raises(ValueError, match=r"not written by nap.save, and has no layers of nap"):
+        nap.load(path, mlp())
+    model = mlp()
+    nap.normalize_(model, X)
+    torch.save(model.state_dict(), path)
+    with pytest.raises(ValueError, match=r"has layers of nap.*after nap.normalize_"):
+        nap.load(path, mlp())
+    torch.save(model, path)
+    with pytest.raises(ValueError, match="holds Python objects"):
+        nap.load(path, mlp())
+    torch.save({"nap": 99}, path)
+    with pytest.raises(ValueError, match=r"format 99.*update nap"):
+        nap.load(path, mlp())
+
+
+def test_a_plain_state_dict_meets_words_about_nap() -> None:
+    model, plain = mlp(), mlp().state_dict()
+    nap.normalize_(model, X)
+    with pytest.raises(
+        RuntimeError, match=r"0.nap_norm.weight \(the state dict has no layers of nap.*nap.load"
+    ) as error:
+        model.load_state_dict(plain)
+    assert str(error.value).count("0.nap_norm.weight (the state dict has no layers of nap") == 1
+    missing, _ = model.load_state_dict(plain, strict=False)  # who asks for it may do so
+    assert "0.nap_norm.weight" in missing
