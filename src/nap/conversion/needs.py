@@ -261,10 +261,12 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
     place = decision.placements.get(meeting.modules[-1]) if meeting.modules else None
     if place is not None and place.action == "normalise input":  # a norm of a sum is on all that enters
         return False
-    others = any(c.key != carry.key and c.product == carry.product for c in meeting.carry)
-    weights = [decision.model.get_parameter(name) for name in use.sources]
-    correction = bool(use.joined) or not any(map(has_direction, weights))
-    if others and correction:
+    others = [flow.uses[c.key] for c in meeting.carry if c.key != carry.key and c.product == carry.product]
+    if others and _is_correction(decision, use):
+        return False
+    if any(_is_correction(decision, other) for other in others) and _takes_norm(
+        decision, flow, meeting, carry
+    ):
         return False
     below = f"{carry.site}.".lstrip(".")
     if any(
@@ -273,6 +275,20 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
     ):
         return False
     return carrier_of(decision.model, carry.site, use.sources) is not None
+
+
+def _is_correction(decision: Decision, use: Use) -> bool:
+    """Whether a product is made of another one, or of weights that are all zeros: a LoRA's B."""
+    weights = [decision.model.get_parameter(name) for name in use.sources]
+    return bool(use.joined) or not any(map(has_direction, weights))
+
+
+def _takes_norm(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> bool:
+    """Whether the module that is running takes a norm on what enters it, for no other results than these."""
+    where = meeting.modules[-1] if meeting.modules else ""
+    module = decision.model.get_submodule(where)
+    free = is_plain_leaf(module) and CHILD not in module._modules and not decision.is_told(where)
+    return free and where != carry.site and not shared_by(flow, meeting, carry, where)
 
 
 def _other_gains(meeting: Meeting, own: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from nap.tracing import homogeneity
@@ -46,6 +47,8 @@ def follow_sum(call: Call) -> Outcome:
         remark(call.rec, operands[1].carry, "its result says where grid_sample looks, and stays as it is")
         operands = [operands[0], replace(operands[1], carry=NO_CARRY)]
     value = merge(operands[:1] if call.name in SHAPED_LIKE else operands)
+    if call.name in ("sum", "mean"):
+        _note_dot_products(call)
     if call.name in ("add", "sub", "rsub"):
         value = _shifted(call, value)
         value = replace(value, degrees={**value.degrees, **paired(call, value)})
@@ -60,6 +63,17 @@ def follow_sum(call: Call) -> Outcome:
     if call.name in _TO_FREQUENCIES or call.name in _FROM_FREQUENCIES:
         value = replace(value, fourier=call.name in _TO_FREQUENCIES)
     return value
+
+
+def _note_dot_products(call: Call) -> None:
+    """(x * w).sum(-1): a sum over the entries of a parameter makes a layer of it."""
+    ndim, dims = call.tensors[0].ndim, call.argument(1, "dim")
+    summed = range(ndim) if dims is None or isinstance(dims, torch.dtype) else dims
+    axes = {d % ndim - ndim for d in ([summed] if isinstance(summed, int) else summed)} if ndim else set()
+    for name in call.operands[0].gains:
+        shape = call.rec.shapes[name]
+        if any(-axis <= len(shape) and shape[axis] > 1 for axis in axes):
+            call.rec.flow.dotted.add(name)
 
 
 def follow_choice(call: Call) -> Outcome:
@@ -135,9 +149,10 @@ def follow_product(call: Call) -> Value:
     degrees = homogeneity.of_product(factors)
     if call.name == "addcmul":
         degrees = homogeneity.of_sum([factors[0], homogeneity.of_product(factors[1:])])
+    gains = frozenset(n for v in operands if not v.data for n in v.sources)
     if any(v.data for v in operands):
-        call.rec.flow.scaled.update(n for v in operands if not v.data for n in v.sources)
-    value = normalised_by_hand(call, replace(merge(operands), degrees=degrees), operands)
+        call.rec.flow.scaled.update(gains)
+    value = normalised_by_hand(call, replace(merge(operands), degrees=degrees, gains=gains), operands)
     zero = any(v.zero for v in operands) and call.name != "addcmul"
     value = replace(value, noised=value.noised | multiplied(call), zero=value.zero or zero)
     if call.name == "addcmul":

@@ -95,6 +95,7 @@ class Flow:
     affine: dict[str, tuple[str, ...]] = field(default_factory=dict)  # norm → its parameters
     added: set[str] = field(default_factory=set)  # parameters that are added to data
     scaled: set[str] = field(default_factory=set)  # parameters that multiply data elementwise
+    dotted: set[str] = field(default_factory=set)  # of these, the ones whose entries are then summed over
     warped: set[str] = field(default_factory=set)  # parameters that enter an activation themselves
     tables: set[str] = field(default_factory=set)  # parameters that rows are looked up in
     chosen: set[str] = field(default_factory=set)  # tables whose rows the input chooses, such as tokens'

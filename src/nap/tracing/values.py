@@ -59,6 +59,7 @@ class Value:
     zero: bool = False  # all zeros: neutral in a sum
     raw: bool = False  # a parameter, perhaps moved, added or normalised, but not multiplied
     index: bool = False  # not floating point
+    gains: frozenset[str] = frozenset()  # parameters that it was just multiplied by, entry by entry
     noised: frozenset[str] = frozenset()  # weights that were multiplied by what no weight has made
 
     def relabel(self, **change: object) -> Value:
