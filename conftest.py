@@ -7,13 +7,13 @@ from importlib.util import find_spec
 import torch
 
 NEED_TRITON = [
-    "src/nap/lab/loops/supervised/stacked/coefficients_kernels.py",
-    "src/nap/lab/loops/supervised/stacked/convolution_boxes.py",
-    "src/nap/lab/loops/supervised/stacked/convolution_kernels.py",
-    "src/nap/lab/loops/supervised/stacked/convolution_parts.py",
-    "src/nap/lab/loops/population/kernels.py",
-    "src/nap/lab/loops/supervised/stacked/rectified_kernels.py",
-    "src/nap/lab/loops/supervised/descent.py",
+    "src/nap/lab/loops/supervised/stacked/bn_affine_triton.py",
+    "src/nap/lab/loops/supervised/stacked/conv_tma.py",
+    "src/nap/lab/loops/supervised/stacked/conv_triton.py",
+    "src/nap/lab/loops/supervised/stacked/split_k.py",
+    "src/nap/lab/loops/population/fused_adam.py",
+    "src/nap/lab/loops/supervised/stacked/fused_bn_relu_triton.py",
+    "src/nap/lab/loops/supervised/fused_sgd.py",
     "src/nap/norms/fused.py",
     "src/nap/norms/rows.py",
     "src/nap/projection/fused.py",

@@ -24,7 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nap.lab.loops.supervised.stacked.convolution_tiles import Boxes, Tiles
+from nap.lab.loops.supervised.stacked import conv_tma, conv_triton
+from nap.lab.loops.supervised.stacked.conv_tuning import Boxes, Tiles
 from nap.lab.models.presets import POOL, VGG_LIKE
 
 TURNS, REPEATS = 3, 4  # inputs, and how often a graph goes through all of them
@@ -139,9 +140,8 @@ class Layer:
         self.dy = made(members, batch, size, size, outputs)
 
     def ours(self, product: str, tiles: Any = None) -> Callable[[int], Any]:
-        from nap.lab.loops.supervised.stacked import convolution_boxes, convolution_kernels
 
-        kernels: Any = convolution_boxes if isinstance(tiles, Boxes) else convolution_kernels
+        kernels: Any = conv_tma if isinstance(tiles, Boxes) else conv_triton
         options = {} if tiles is None else {"tiles": tiles}
         ways: dict[str, Callable[[int], Any]] = {
             "forward": lambda t: kernels.convolved(self.x[t], self.w[t], **options),

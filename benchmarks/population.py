@@ -26,9 +26,9 @@ from nap.lab.loops.population.arms import NAP
 from nap.lab.loops.population.build import network_factory
 from nap.lab.loops.population.continual import skeleton_of
 from nap.lab.loops.population.learner import Learner, Recipe
-from nap.lab.loops.population.population import Strategy, initial_values
 from nap.lab.loops.population.projection import PopulationProjector
 from nap.lab.loops.population.settings import Continual
+from nap.lab.loops.population.stacking import Strategy, initial_values
 from nap.methods import Method
 
 NETS = {

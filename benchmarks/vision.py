@@ -25,10 +25,10 @@ import torch
 
 from nap.lab.experiments.table1_cifar.config import PAPER
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.loops.supervised.augment import Crops
 from nap.lab.loops.supervised.build import build, vgg_factory
-from nap.lab.loops.supervised.settings import Seeing
-from nap.lab.loops.supervised.together import Together
+from nap.lab.loops.supervised.random_crop import PaddedImages
+from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.supervised.stacked_trainer import StackedTrainer
 from nap.lab.loops.supervised.trainer import Trainer
 from nap.lab.models.resnet import ResNetV2
 
@@ -41,8 +41,10 @@ def trainer(arm: VisionArm, options: argparse.Namespace, seed: int = 0) -> Train
     size, classes = (224, 1000) if options.net == "resnet" else (32, 10)
     device = torch.device(options.device)
     count = max(options.images, options.batch * options.steps)
-    images = Crops.of(torch.randint(256, (count, 3, size, size), dtype=torch.uint8, device=device), *LEVELS)
-    network = Seeing() if options.net == "vgg16" else PAPER
+    images = PaddedImages.of(
+        torch.randint(256, (count, 3, size, size), dtype=torch.uint8, device=device), *LEVELS
+    )
+    network = CifarConfig() if options.net == "vgg16" else PAPER
     settings = replace(network, batch_size=options.batch, batch_norm=not options.no_batch_norm)
 
     def make() -> torch.nn.Module:
@@ -67,21 +69,21 @@ def trainer(arm: VisionArm, options: argparse.Namespace, seed: int = 0) -> Train
     )
 
 
-def learners(arm: VisionArm, options: argparse.Namespace) -> Trainer | Together:
+def learners(arm: VisionArm, options: argparse.Namespace) -> Trainer | StackedTrainer:
     """The arm's network, or several that learn together."""
     if not options.stacked:
         return trainer(arm, options)
     members = [trainer(arm, options, seed) for seed in range(options.together)]
-    return Together(members, graph=False if options.no_graph else None)
+    return StackedTrainer(members, graph=False if options.no_graph else None)
 
 
-def seconds(one: Trainer | Together, options: argparse.Namespace) -> float:
+def seconds(one: Trainer | StackedTrainer, options: argparse.Namespace) -> float:
     """Of one step, mean over a few."""
     order = torch.arange(options.batch * options.steps, device=options.device).view(options.steps, -1)
     wait = torch.cuda.synchronize if torch.device(options.device).type == "cuda" else (lambda: None)
     wait()
     began = time.perf_counter()
-    if isinstance(one, Together):
+    if isinstance(one, StackedTrainer):
         one.learn([order] * options.together, range(options.together), lambda step: (1e-3, 1e-3), 0)
     else:
         one.learn(order, 0, lambda step: (1e-3, 1e-3), 0)

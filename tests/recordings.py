@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def run_and_put_back(step: Callable[[], None], changing: Sequence[Tensor]) -> Callable[[], None]:
-    """What `nap.lab.loops.common.graph.captured` does to tensors: a few steps, and `changing` as it was."""
+    """What `capture` does to tensors: a few steps, and `changing` as it was."""
     before = [tensor.detach().clone() for tensor in changing]
     for _ in range(3):
         step()

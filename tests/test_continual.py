@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nap.lab.loops.population.arms import FRESH, FRESH_NO_NORM, LAYER_NORM, NAP, RESCALED, Arm
-from nap.lab.loops.population.continual import ContinualRun
+from nap.lab.loops.population.continual import ContinualWork
 from nap.projection.sphere import norms_of
 from plain_loop import PlainLoop
 from tiny_runs import (
@@ -77,7 +77,7 @@ def test_every_method_leaves_its_mark(name: str) -> None:
     assert (ours - theirs).norm() > 1e-3 * theirs.norm()
 
 
-def departures(run: ContinualRun, parameters: dict[str, Tensor]) -> Tensor:
+def departures(run: ContinualWork, parameters: dict[str, Tensor]) -> Tensor:
     """How far weights are from their radii, relatively: every weight of every member."""
     assert run.projector is not None
     ratios = [norms_of(parameters[name], stacked=1) / rho for name, rho in run.projector.radii.items()]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.testing import assert_close
 
-from nap.lab.loops.supervised.stacked import convolution, trusted
-from nap.lab.loops.supervised.stacked.convolution import Convolution, adopt_, convolve
+from nap.lab.loops.supervised.stacked import checked_kernel, conv
+from nap.lab.loops.supervised.stacked.conv import Convolution, adopt_, convolve
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -110,9 +110,9 @@ def test_other_convolutions_are_refused_and_nothing_is_changed(layer: nn.Conv2d,
 
 
 def use(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution, "_kernels", lambda: kernels)
-    monkeypatch.setattr(trusted, "available", lambda device: True)
-    monkeypatch.setattr(trusted, "_trusted", {})
+    monkeypatch.setattr(conv, "_kernels", lambda: kernels)
+    monkeypatch.setattr(checked_kernel, "available", lambda device: True)
+    monkeypatch.setattr(checked_kernel, "_trusted", {})
 
 
 def test_zeros_say_nothing_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_zeros_say_nothing_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     use(kernels, monkeypatch)
     x, w, _ = given(SIZES[0], torch.float32)
     assert not vmap(convolve)(torch.zeros_like(x), w).any()
-    assert not trusted._trusted
+    assert not checked_kernel._trusted
 
 
 def test_kernels_that_are_wrong_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nap.lab.loops.supervised.stacked.convolution_tiles import Boxes, gradient_boxes, product_boxes
+from nap.lab.loops.supervised.stacked.conv_tuning import Boxes, gradient_boxes, product_boxes
 from test_convolution import DEVICE, by_hand, given
 from test_convolution_kernels import CUDA, last
 from test_convolution_tiles import LAYERS
 
-boxes = pytest.importorskip("nap.lab.loops.supervised.stacked.convolution_boxes", reason="needs Triton")
+boxes = pytest.importorskip("nap.lab.loops.supervised.stacked.conv_tma", reason="needs Triton")
 FETCHES = CUDA and boxes._available(DEVICE)
 
 
@@ -55,19 +55,19 @@ def test_channels_that_are_no_whole_boxes_are_refused() -> None:
 
 @pytest.mark.skipif(CUDA, reason="in float32, by the interpreter")
 def test_convolutions_that_fit_go_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nap.lab.loops.supervised.stacked import convolution_kernels
+    from nap.lab.loops.supervised.stacked import conv_triton
 
     def refuse(*given: object, **options: object) -> None:
         raise AssertionError("not by boxes")
 
     monkeypatch.setattr(boxes, "fetches", lambda x: True)
-    monkeypatch.setattr(convolution_kernels, "_correlated", refuse)
-    monkeypatch.setattr(convolution_kernels, "gradient_tiles", refuse)
+    monkeypatch.setattr(conv_triton, "_correlated", refuse)
+    monkeypatch.setattr(conv_triton, "gradient_tiles", refuse)
     x, w, dy = given((2, 2, 8, 8, 128, 128, 3), torch.float32)
     found = (
-        convolution_kernels.convolved(last(x), last(w)),
-        convolution_kernels.image_gradient(last(dy), last(w)),
-        convolution_kernels.kernel_gradient(last(dy), last(x), 3),
+        conv_triton.convolved(last(x), last(w)),
+        conv_triton.image_gradient(last(dy), last(w)),
+        conv_triton.kernel_gradient(last(dy), last(x), 3),
     )
     for one, expected in zip(found, by_hand(x, w, dy), strict=True):
         assert (one.double() - last(expected)).norm() / expected.norm() < 1e-6

@@ -17,7 +17,7 @@ CUDA = DEVICE.type == "cuda"
 
 @pytest.fixture(autouse=True)
 def _no_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nap.lab.loops.supervised.stacked.convolution_boxes._available", lambda device: False)
+    monkeypatch.setattr("nap.lab.loops.supervised.stacked.conv_tma._available", lambda device: False)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def last(stack: Tensor) -> Tensor:
 
 
 def compare(size: tuple[int, ...], dtype: torch.dtype, far: float, tiles: object = None) -> None:
-    from nap.lab.loops.supervised.stacked import convolution_kernels as kernels
+    from nap.lab.loops.supervised.stacked import conv_triton as kernels
 
     x, w, dy = given(size, dtype)
     found = (
@@ -54,13 +54,13 @@ def test_each_way_is_pytorchs(size: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("parts", [1, 2, 5])
 @pytest.mark.parametrize("shape", [(16, 16, 16), (64, 32, 16), (32, 64, 32)], ids=str)
 def test_tiles_change_nothing(shape: tuple[int, int, int], parts: int) -> None:
-    from nap.lab.loops.supervised.stacked.convolution_tiles import Tiles
+    from nap.lab.loops.supervised.stacked.conv_tuning import Tiles
 
     compare((2, 2, 5, 3, 20, 40, 3), torch.float32, 1e-6, Tiles(*shape, parts=parts))
 
 
 def test_sums_over_positions_may_be_cut_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nap.lab.loops.supervised.stacked import convolution_kernels as kernels
+    from nap.lab.loops.supervised.stacked import conv_triton as kernels
 
     size = (2, 5, 6, 7, 4, 6, 3)  # 210 positions
     x, w, dy = given(size, torch.float32)

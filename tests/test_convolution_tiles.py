@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nap.lab.loops.supervised.stacked.convolution_tiles import (
+from nap.lab.loops.supervised.stacked.conv_tuning import (
     DEPTH,
     gradient_boxes,
     part_length,

@@ -12,7 +12,7 @@ from torch import Tensor
 from nap.lab.datasets.images import load
 from nap.lab.loops.population.arms import FRESH, LAYER_NORM, NAP, NO_NORM, RESCALED, Arm
 from nap.lab.loops.population.build import METHODS
-from nap.lab.loops.population.continual import ArmRun, ContinualRun
+from nap.lab.loops.population.continual import ArmRun, ContinualWork
 from nap.lab.loops.population.learner import member_norms
 from nap.lab.loops.population.settings import Continual
 from nap.lab.runner.work import NotFinite
@@ -29,8 +29,8 @@ METHOD_ARMS = [replace(NAP, name=method, method=method) for method in METHODS]
 IS_RANDOM = ("shrink and perturb", "ReDo", "Langevin")
 
 
-def run(arm: Arm, device: str, settings: Continual = TINY, **options: Any) -> ContinualRun:
-    return ContinualRun(
+def run(arm: Arm, device: str, settings: Continual = TINY, **options: Any) -> ContinualWork:
+    return ContinualWork(
         ArmRun(arm, settings), load("digits", count=settings.images), torch.device(device), **options
     )
 
@@ -79,15 +79,15 @@ def stacks(members: int) -> list[Tensor]:
 
 @pytest.mark.parametrize("members", [1, 3])
 def test_kernel_norms(members: int) -> None:
-    from nap.lab.loops.population import kernels
+    from nap.lab.loops.population import fused_adam
 
-    torch.testing.assert_close(kernels.member_norms(stacks(members)), member_norms(stacks(members)))
+    torch.testing.assert_close(fused_adam.member_norms(stacks(members)), member_norms(stacks(members)))
 
 
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("members", [1, 3])
 def test_kernels_step_and_project_as_torch_does(members: int, skip: bool) -> None:
-    from nap.lab.loops.population import kernels
+    from nap.lab.loops.population import fused_adam
 
     ours, theirs = ([w.requires_grad_() for w in stacks(members)] for _ in range(2))
     optimizers = [torch.optim.Adam(w, lr=1e-2, fused=True, capturable=True) for w in (ours, theirs)]
@@ -105,7 +105,7 @@ def test_kernels_step_and_project_as_torch_does(members: int, skip: bool) -> Non
             optimizers[0].step()
             project_tensors_([ours[int(k)].detach() for k in radii], list(radii.values()))
             named = {str(k): w for k, w in enumerate(ours)}
-            fused = kernels.AdamOnSpheres(optimizers[0], named, radii, broken)
+            fused = fused_adam.FusedAdam(optimizers[0], named, radii, broken)
         else:
             fused()
         if not (skip and step >= 4):

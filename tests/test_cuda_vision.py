@@ -10,27 +10,27 @@ from typing import Any
 import pytest
 import torch
 
-from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.loops.supervised.run import VisionWork
-from nap.lab.loops.supervised.settings import Seeing
-from nap.lab.loops.supervised.stacked import trusted
-from nap.lab.loops.supervised.viewing import Viewing
-from nap.lab.loops.supervised.viewing_run import ViewingWork
+from nap.lab.loops.supervised.cifar_run import CifarWork
+from nap.lab.loops.supervised.imagenet_run import ImageNetWork
+from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.supervised.stacked import checked_kernel
+from nap.lab.loops.supervised.viewing import ImageNetConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-TINY = Seeing(
+TINY = CifarConfig(
     data="digits", channels=(8, 0, 16, 0), hidden=(16,), batch_size=200, steps=21, every=1, crop=1, flip=False
 )  # seven updates a pass
-VIEWED = Viewing(
+VIEWED = ImageNetConfig(
     blocks=(1, 1), width=8, small_stem=True, size=16, resize=20, smallest=0.5, batch_size=8, epochs=4,
     learning_rate=0.01, warm_up=0.5, seeds=1,
 )  # fmt: skip
 CUDA = torch.device("cuda")
 
 
-def work(arm: VisionArm, config: Seeing = TINY, **options: Any) -> VisionWork:
-    return VisionWork(NetworkRun(arm, config, 0), CUDA, **options)
+def work(arm: VisionArm, config: CifarConfig = TINY, **options: Any) -> CifarWork:
+    return CifarWork(NetworkRun(arm, config, 0), CUDA, **options)
 
 
 @pytest.fixture
@@ -41,23 +41,23 @@ def images(tmp_path: Path) -> str:
     return str(write_folders(tmp_path / "images"))
 
 
-def viewing(images: str, arm: VisionArm, *, workers: int = 0, **options: Any) -> ViewingWork:
+def viewing(images: str, arm: VisionArm, *, workers: int = 0, **options: Any) -> ImageNetWork:
     config = replace(VIEWED, images=images)
-    return ViewingWork(NetworkRun(arm, config, 0), CUDA, workers=workers, **options)
+    return ImageNetWork(NetworkRun(arm, config, 0), CUDA, workers=workers, **options)
 
 
-def finished(run: VisionWork | ViewingWork) -> list[dict[str, Any]]:
+def finished(run: CifarWork | ImageNetWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while run.done < run.total:
         rows += run.step()
     return rows
 
 
-def losses(run: VisionWork | ViewingWork) -> list[float]:
+def losses(run: CifarWork | ImageNetWork) -> list[float]:
     return [row["loss"] for row in finished(run)]
 
 
-def weights(run: ViewingWork) -> torch.Tensor:
+def weights(run: ImageNetWork) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in run.trainer.parameters])
 
 
@@ -121,12 +121,12 @@ def test_dropout_in_a_graph_is_drawn_for_each_update_from_the_seed_of_the_pass(c
 
 @pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda arm: arm.name)
 def test_networks_that_learn_together_learn_what_each_learns_alone(arm: VisionArm) -> None:
-    together = VisionWork(NetworkRun(arm, TINY, 0, together=3), CUDA, compile_=True)
+    together = CifarWork(NetworkRun(arm, TINY, 0, together=3), CUDA, compile_=True)
     assert together._together is not None
     rows = finished(together)
-    assert all(trusted._trusted.values()), "a kernel differs from PyTorch's result"
+    assert all(checked_kernel._trusted.values()), "a kernel differs from PyTorch's result"
     for seed in range(3):
-        alone = VisionWork(NetworkRun(arm, TINY, seed), CUDA, compile_=True, stack=False)
+        alone = CifarWork(NetworkRun(arm, TINY, seed), CUDA, compile_=True, stack=False)
         found = [row["loss"] for row in rows if row["seed"] == seed]
         assert found == pytest.approx(losses(alone), rel=5e-2)
 

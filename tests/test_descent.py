@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.loops.supervised.augment import Crops
 from nap.lab.loops.supervised.build import build, vgg_factory
-from nap.lab.loops.supervised.settings import Seeing
+from nap.lab.loops.supervised.random_crop import PaddedImages
+from nap.lab.loops.supervised.settings import CifarConfig
 from nap.lab.loops.supervised.trainer import Trainer
 
 CUDA = torch.cuda.is_available()
@@ -21,7 +21,7 @@ DEVICE = torch.device("cuda" if CUDA else "cpu")
 SHAPES = [(3,), (40, 60), (2,), (16, 8, 3, 3), (3000,), (5, 3, 1, 1)]  # some of more than one block
 HALF = 2**-8 if CUDA else 2**-7  # how far a number in bfloat16 may be: Triton's interpreter rounds down
 RATE, MOMENTUM, DECAY = 0.1, 0.9, 0.05
-pytest.importorskip("nap.lab.loops.supervised.descent", reason="needs Triton", exc_type=ImportError)
+pytest.importorskip("nap.lab.loops.supervised.fused_sgd", reason="needs Triton", exc_type=ImportError)
 
 
 def parameters() -> list[Tensor]:
@@ -46,13 +46,13 @@ def sgd(these: list[Tensor]) -> torch.optim.SGD:
 
 @pytest.mark.parametrize("on_spheres", [(), (1, 3)], ids=["free", "projected"])
 def test_a_few_steps_are_those_of_sgd_and_the_projection(on_spheres: tuple[int, ...]) -> None:
-    from nap.lab.loops.supervised.descent import Descent
+    from nap.lab.loops.supervised.fused_sgd import FusedSGD
 
     ours, theirs = parameters(), parameters()
     first, second = sgd(ours), sgd(theirs)
     radii = {k: ours[k].detach().norm().view(1) for k in on_spheres}
     skip = torch.zeros((), device=DEVICE)
-    descent = Descent([first], ours, radii, skip)
+    descent = FusedSGD([first], ours, radii, skip)
     for _ in range(3):
         gradients = [torch.randn_like(leaf) for leaf in descent.leaves]
         gradients[3] = gradients[3].contiguous()  # not as the weight lies in memory
@@ -75,13 +75,13 @@ def test_a_few_steps_are_those_of_sgd_and_the_projection(on_spheres: tuple[int, 
 
 
 def test_nothing_moves_where_it_must_not() -> None:
-    from nap.lab.loops.supervised.descent import Descent
+    from nap.lab.loops.supervised.fused_sgd import FusedSGD
 
     ours = parameters()
     optimizer = sgd(ours)
     before = [p.detach().clone() for p in ours]
     radii = {1: ours[1].detach().norm().view(1)}
-    descent = Descent([optimizer], ours, radii, torch.ones((), device=DEVICE))
+    descent = FusedSGD([optimizer], ours, radii, torch.ones((), device=DEVICE))
     halves = {k: half.detach().clone() for k, half in descent.copies.items()}
     norms = descent.norms([torch.full_like(leaf, torch.nan) for leaf in descent.leaves])
     descent.step_()
@@ -94,10 +94,10 @@ def test_nothing_moves_where_it_must_not() -> None:
 
 
 def test_a_weight_without_direction_stays_as_it_is() -> None:
-    from nap.lab.loops.supervised.descent import Descent
+    from nap.lab.loops.supervised.fused_sgd import FusedSGD
 
     weight = torch.zeros(3, 2, device=DEVICE).requires_grad_()
-    descent = Descent(
+    descent = FusedSGD(
         [sgd([weight])], [weight], {0: torch.ones(1, device=DEVICE)}, torch.zeros((), device=DEVICE)
     )
     descent.norms([torch.zeros_like(descent.leaves[0])])
@@ -136,11 +136,11 @@ def network(
     arm: VisionArm, quick: bool, *, seed: int = 0, half: bool = True, momentum: float = 0.9
 ) -> Trainer:
     torch.manual_seed(seed)
-    settings = Seeing(channels=(4, 0, 8, 0), hidden=(8,), batch_size=4, momentum=momentum)
+    settings = CifarConfig(channels=(4, 0, 8, 0), hidden=(8,), batch_size=4, momentum=momentum)
     model, projector = build(arm, vgg_factory(settings, (3, 8, 8), 10), torch.randn(2, 3, 8, 8))
     torch.manual_seed(0)
     pixels = torch.randint(256, (12, 3, 8, 8), dtype=torch.uint8, device=DEVICE)
-    crops = Crops.of(pixels, torch.full((3,), 128.0), torch.full((3,), 60.0), edge=1)
+    crops = PaddedImages.of(pixels, torch.full((3,), 128.0), torch.full((3,), 60.0), edge=1)
     labels = torch.randint(10, (12,), device=DEVICE)
     model = model.to(DEVICE).to(memory_format=torch.channels_last)
     return Trainer(model, projector, crops, labels, settings, half=half, quick=quick)

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from nap.lab.datasets.multiple_choice import read
 from nap.lab.datasets.store import DataMissing
 from nap.lab.datasets.tokenizer import ByteTokenizer
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import NAP
 from nap.lab.loops.language.examined import HELD_OUT, ExaminedWork, exam
 from nap.lab.loops.language.settings import LanguageModelConfig
-from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.work import OtherInputs
 
 TINY: dict[str, Any] = {

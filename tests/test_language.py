@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from nap.lab.datasets.corpus import VALID_EVERY, load, texts
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, decayed
 from nap.lab.loops.language.language import LanguageModelWork
 from nap.lab.loops.language.settings import LanguageModelConfig
-from nap.lab.loops.population.network_run import NetworkRun
 
 CPU = torch.device("cpu")
 SMALL = LanguageModelConfig(

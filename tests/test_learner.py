@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.population.arms import NAP, NO_NORM, Arm
-from nap.lab.loops.population.continual import ContinualRun, Row
+from nap.lab.loops.population.continual import ContinualWork, Row
 from nap.lab.loops.population.learner import Learner, Recipe
 from nap.lab.runner import NotFinite, RunFolder, run_work
 from nap.methods import Method, Training
@@ -125,7 +125,7 @@ def test_a_bad_image_stops_all_members_before_the_update_that_it_would_spoil(nam
     assert_same_parameters(run.learner.parameters, after_one_update_of_epoch(run, arm, notes), 1e-12)
 
 
-def after_one_update_of_epoch(run: ContinualRun, arm: Arm, notes: Any) -> dict[str, Tensor]:
+def after_one_update_of_epoch(run: ContinualWork, arm: Arm, notes: Any) -> dict[str, Tensor]:
     """Parameters of ordinary loops, one a member, after the whole first epoch and one step of the second."""
     found = []
     for member, seed in enumerate(SEEDS):
@@ -155,7 +155,7 @@ def test_one_bad_member_stops_all_and_spoils_none(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(memory, after, strict=True))
 
 
-def scaled_member_1(**factors: float) -> ContinualRun:
+def scaled_member_1(**factors: float) -> ContinualWork:
     """A run in float32 whose member 1 has some tensors multiplied."""
     run = continual(NO_NORM, dtype=torch.float32)
     for name, factor in factors.items():

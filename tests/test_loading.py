@@ -17,14 +17,22 @@ import torch
 
 from nap.lab.datasets.image_files import load_image_folders
 from nap.lab.datasets.streams import batches
-from nap.lab.loops.population.network_run import NetworkRun
-from nap.lab.loops.supervised import loading, passing
+from nap.lab.loops.common.work import NetworkRun
+from nap.lab.loops.supervised import loading, shared_memory
 from nap.lab.loops.supervised.arms import BASELINE
-from nap.lab.loops.supervised.loading import Batch, Judged, Learnt, Needed, batches_of, loader, workers_for
-from nap.lab.loops.supervised.looks import Looks
-from nap.lab.loops.supervised.passing import WorkerLost, check_room, in_plain_words
-from nap.lab.loops.supervised.viewing import Viewing
-from nap.lab.loops.supervised.viewing_run import ViewingWork
+from nap.lab.loops.supervised.imagenet_run import ImageNetWork
+from nap.lab.loops.supervised.loading import (
+    Batch,
+    EvalBatches,
+    RunBatches,
+    TrainBatches,
+    batches_of,
+    loader,
+    workers_for,
+)
+from nap.lab.loops.supervised.random_resized_crop import ResizedCrops
+from nap.lab.loops.supervised.shared_memory import WorkerLost, check_room, in_plain_words
+from nap.lab.loops.supervised.viewing import ImageNetConfig
 from nap.lab.runner.machine import SIDE_BY_SIDE
 from small_images import write_folders
 from two_processes import CPU
@@ -46,8 +54,8 @@ def item(dataset: Any, number: Any) -> Batch:
 def test_a_batch_depends_on_its_number_alone_whoever_makes_it(images: str) -> None:
     """Two worker processes, none, two processes with a share each; signals do not reach the workers."""
     train, _ = load_image_folders(Path(images))
-    looks = Looks(3, size=8, resize=8, smallest=0.2, flip=True)
-    learnt = Learnt(train, looks, 8)
+    looks = ResizedCrops(3, size=8, resize=8, smallest=0.2, flip=True)
+    learnt = TrainBatches(train, looks, 8)
     expected = [item(learnt, step) for step in range(2, 9)]
     found = loader(learnt, range(2, 9), workers=2, pin=False)
     stream = batches_of(found, CPU)
@@ -60,7 +68,7 @@ def test_a_batch_depends_on_its_number_alone_whoever_makes_it(images: str) -> No
             os.kill(process.pid, number)
     by_workers = [first, *stream]
     alone = list(loader(learnt, range(2, 9), workers=0, pin=False))
-    halves = [Learnt(train, looks, 8, rank=rank, size=2) for rank in (0, 1)]
+    halves = [TrainBatches(train, looks, 8, rank=rank, world_size=2) for rank in (0, 1)]
     shared = [
         tuple(torch.cat(parts) for parts in zip(*(item(half, step) for half in halves), strict=True))
         for step in range(2, 9)
@@ -73,7 +81,7 @@ def test_a_batch_depends_on_its_number_alone_whoever_makes_it(images: str) -> No
         numbers = batches(3, 1, epoch, count=30, batch_size=8).flatten()
         labels = torch.cat([item(learnt, A_PASS * epoch + k)[1] for k in range(A_PASS)])
         assert labels.tolist() == train.labels[numbers].tolist()
-    again = learnt.looks.drawn(train, 5, 1)
+    again = learnt.crops.drawn(train, 5, 1)
     assert again.tobytes() == looks.drawn(train, 5, 1).tobytes()
     assert again.tobytes() != looks.drawn(train, 5, 2).tobytes()
     assert again.tobytes() != replace(looks, seed=4).drawn(train, 5, 1).tobytes()
@@ -81,11 +89,11 @@ def test_a_batch_depends_on_its_number_alone_whoever_makes_it(images: str) -> No
 
 def test_each_test_image_is_seen_once_by_one_process(images: str) -> None:
     _, val = load_image_folders(Path(images))
-    looks = Looks(0, size=8, resize=8, smallest=1.0, flip=False)
-    whole = torch.cat([item(Judged(val, looks, 5), k)[0] for k in range(3)])
+    looks = ResizedCrops(0, size=8, resize=8, smallest=1.0, flip=False)
+    whole = torch.cat([item(EvalBatches(val, looks, 5), k)[0] for k in range(3)])
     parts = []
     for rank in (0, 1):
-        judged = Judged(val, looks, 5, rank=rank, size=2)
+        judged = EvalBatches(val, looks, 5, rank=rank, world_size=2)
         parts.append(torch.cat([item(judged, k)[0] for k in range(len(judged))]))
     assert len(whole) == 12
     assert torch.equal(torch.stack(parts, 1).flatten(0, 1), whole)
@@ -93,8 +101,8 @@ def test_each_test_image_is_seen_once_by_one_process(images: str) -> None:
 
 def test_batches_to_be_judged_on_follow_each_interval_and_the_last_update(images: str) -> None:
     train, val = load_image_folders(Path(images))
-    looks = Looks(0, size=8, resize=8, smallest=1.0, flip=False)
-    needed = Needed(Learnt(train, looks, 8), Judged(val, looks, 8))
+    looks = ResizedCrops(0, size=8, resize=8, smallest=1.0, flip=False)
+    needed = RunBatches(TrainBatches(train, looks, 8), EvalBatches(val, looks, 8))
     judged = [("judge", 0), ("judge", 1)]  # 12 images
     learnt = [("learn", update) for update in range(5)]
     assert list(needed.order(0, 5, every=2)) == [
@@ -132,9 +140,9 @@ def test_those_who_share_a_machine_share_its_cores(monkeypatch: pytest.MonkeyPat
     assert (workers_for(gpu), workers_for(CPU)) == (5, 5)
 
 
-def shared_memory(monkeypatch: pytest.MonkeyPatch, *, total: int, used: int = 0) -> None:
+def fake_shared_memory(monkeypatch: pytest.MonkeyPatch, *, total: int, used: int = 0) -> None:
     there = SimpleNamespace(total=total, used=used, free=total - used)
-    monkeypatch.setattr(passing, "SHARED", Path("/"))
+    monkeypatch.setattr(shared_memory, "SHARED", Path("/"))
     monkeypatch.setattr("shutil.disk_usage", lambda folder: there)
 
 
@@ -142,33 +150,35 @@ def test_a_run_does_not_begin_without_room_for_its_batches(
     images: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two ready for each worker and two in the run's hands; at paper scale in a container, too many."""
-    settings = Viewing(images=images, batch_size=20, size=100, resize=100, width=4, epochs=1, warm_up=0.0)
+    settings = ImageNetConfig(
+        images=images, batch_size=20, size=100, resize=100, width=4, epochs=1, warm_up=0.0
+    )
     a_batch = 20 * (100 * 100 * 3 + 8)
 
-    def start(workers: int) -> ViewingWork:
-        return ViewingWork(NetworkRun(BASELINE, settings, 0, {}), CPU, workers=workers)
+    def start(workers: int) -> ImageNetWork:
+        return ImageNetWork(NetworkRun(BASELINE, settings, 0, {}), CPU, workers=workers)
 
-    shared_memory(monkeypatch, total=6 * a_batch)
+    fake_shared_memory(monkeypatch, total=6 * a_batch)
     start(2)
-    shared_memory(monkeypatch, total=6 * a_batch, used=1)
+    fake_shared_memory(monkeypatch, total=6 * a_batch, used=1)
     with pytest.raises(
         ValueError, match=r"need 3\.6 MB .* there are 3\.6 MB; .*--shm-size 4m.*NAP_WORKERS=1$"
     ):
         start(2)
     start(0)
-    shared_memory(monkeypatch, total=64 * 2**20)
+    fake_shared_memory(monkeypatch, total=64 * 2**20)
     at_paper = 256 * (224 * 224 * 3 + 8)
     with pytest.raises(ValueError, match=r"need 694 MB .* are 67 MB; .* NAP_WORKERS=0, which needs none"):
         check_room(8, at_paper)
-    shared_memory(monkeypatch, total=0)  # without a limit
+    fake_shared_memory(monkeypatch, total=0)  # without a limit
     check_room(8, at_paper)
 
 
 def test_runs_that_share_a_machine_have_their_parts_of_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SIDE_BY_SIDE, "2")
-    shared_memory(monkeypatch, total=80, used=40)  # the other one has its part already
+    fake_shared_memory(monkeypatch, total=80, used=40)  # the other one has its part already
     check_room(1, 10)
-    shared_memory(monkeypatch, total=79)
+    fake_shared_memory(monkeypatch, total=79)
     with pytest.raises(ValueError, match=r"need 4e-05 MB .* are 3\.9e-05 MB"):
         check_room(1, 10)
 
@@ -196,7 +206,7 @@ def test_an_error_in_a_worker_leaves_none_behind() -> None:
         gc.enable()
 
 
-class Deadly(Learnt):
+class Deadly(TrainBatches):
     """The worker that makes batch 1 is ended by the system."""
 
     def __getitem__(self, step: int) -> Batch | str:
@@ -205,7 +215,7 @@ class Deadly(Learnt):
         return super().__getitem__(step)
 
 
-class Cramped(Learnt):
+class Cramped(TrainBatches):
     """There is no room in shared memory for batch 1."""
 
     def __getitem__(self, step: int) -> Batch | str:
@@ -229,15 +239,15 @@ class Cramped(Learnt):
     ids=["killed", "no room"],
 )
 def test_the_loss_of_a_worker_or_batch_ends_the_run_and_says_the_way_out(
-    images: str, kind: type[Learnt], message: str, monkeypatch: pytest.MonkeyPatch
+    images: str, kind: type[TrainBatches], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "PATIENCE_SECONDS", 30.0)
-    settings = Viewing(
+    settings = ImageNetConfig(
         images=images, blocks=(1,), width=4, small_stem=True, batch_size=8, size=8, resize=8, warm_up=0.0
     )
-    run = ViewingWork(NetworkRun(BASELINE, settings, 0, {}), CPU, workers=1)
+    run = ImageNetWork(NetworkRun(BASELINE, settings, 0, {}), CPU, workers=1)
     learnt = run.needed.learnt
-    run.needed.learnt = kind(learnt.pictures, learnt.looks, learnt.batch_size)
+    run.needed.learnt = kind(learnt.pictures, learnt.crops, learnt.batch_size)
     with pytest.raises(WorkerLost, match=message + " same command goes on where it was saved last"):
         run.step()
 

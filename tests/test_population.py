@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import nap
 from nap.lab.loops.population.arms import NAP, Arm
-from nap.lab.loops.population.population import build, forward, initial_values
+from nap.lab.loops.population.stacking import build, forward, initial_values
 from tiny_runs import (
     ARMS,
     CPU,

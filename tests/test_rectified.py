@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.func import vmap
 from torch.testing import assert_close
 
-from nap.lab.loops.supervised.stacked import rectified as operations
-from nap.lab.loops.supervised.stacked import trusted
-from nap.lab.loops.supervised.stacked.coefficients import coefficients, coefficients_gradient
-from nap.lab.loops.supervised.stacked.rectified import rectified
-from nap.lab.loops.supervised.stacked.stacks import by_position
-from nap.lab.loops.supervised.stacked.trusted import KINDS
+from nap.lab.loops.supervised.stacked import checked_kernel
+from nap.lab.loops.supervised.stacked import fused_bn_relu as operations
+from nap.lab.loops.supervised.stacked.bn_affine import coefficients, coefficients_gradient
+from nap.lab.loops.supervised.stacked.checked_kernel import KINDS
+from nap.lab.loops.supervised.stacked.fused_bn_relu import rectified
+from nap.lab.loops.supervised.stacked.layout import by_position
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -28,7 +28,7 @@ NORMS = pytest.mark.parametrize("kind", ["batch", "layer", "rms"])
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations are PyTorch's own, on a GPU too: there is something to compare kernels with."""
-    monkeypatch.setattr(trusted, "available", lambda device: False)
+    monkeypatch.setattr(checked_kernel, "available", lambda device: False)
 
 
 def given(size: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -94,8 +94,8 @@ def test_it_is_what_it_says_and_so_is_its_gradient(
 def test_all_of_it_by_kernels(kind: str, pool: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operations as they call them: on parameters with gaps between members, as stacks of few have."""
     pytest.importorskip("triton", reason="needs Triton")
-    monkeypatch.setattr(trusted, "available", lambda device: True)
-    monkeypatch.setattr(trusted, "_trusted", {})
+    monkeypatch.setattr(checked_kernel, "available", lambda device: True)
+    monkeypatch.setattr(checked_kernel, "_trusted", {})
     inputs = given(SIZES[0], torch.float32)
     spaced = [inputs[0], *(F.pad(part.detach(), (0, 3))[:, :5].requires_grad_() for part in inputs[1:])]
     weights = torch.randn(by_hand(kind, pool)(*inputs).shape, generator=torch.Generator().manual_seed(1))
@@ -104,8 +104,8 @@ def test_all_of_it_by_kernels(kind: str, pool: bool, monkeypatch: pytest.MonkeyP
         y = way(*own)
         found.append([y, *torch.autograd.grad((y * weights.to(DEVICE)).sum(), own[:count])])
     assert_close(*found, rtol=1e-4, atol=1e-4)
-    assert len(trusted._trusted) == 6
-    assert all(trusted._trusted.values())
+    assert len(checked_kernel._trusted) == 6
+    assert all(checked_kernel._trusted.values())
 
 
 def test_channels_are_followed_as_batch_norm_does() -> None:
@@ -122,7 +122,9 @@ def test_channels_are_followed_as_batch_norm_does() -> None:
 @WAYS
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_each_kernel_is_pytorchs(size: tuple[int, ...], pool: bool, dtype: torch.dtype) -> None:
-    kernels = pytest.importorskip("nap.lab.loops.supervised.stacked.rectified_kernels", reason="needs Triton")
+    kernels = pytest.importorskip(
+        "nap.lab.loops.supervised.stacked.fused_bn_relu_triton", reason="needs Triton"
+    )
     x = given(size, dtype)[0].detach()
     *small, dy = (
         torch.randn(shape, generator=torch.Generator().manual_seed(k)).to(DEVICE)
@@ -153,7 +155,9 @@ def test_each_kernel_is_pytorchs(size: tuple[int, ...], pool: bool, dtype: torch
 @pytest.mark.usefixtures("no_kernels")
 @pytest.mark.parametrize("corner", [1000.0, 0.0], ids=["as the rest", "an edge that differs"])
 def test_moments_of_numbers_far_from_zero(corner: float) -> None:
-    kernels = pytest.importorskip("nap.lab.loops.supervised.stacked.rectified_kernels", reason="needs Triton")
+    kernels = pytest.importorskip(
+        "nap.lab.loops.supervised.stacked.fused_bn_relu_triton", reason="needs Triton"
+    )
     x = 1000 + torch.randn(1, 2, 16, 16, 3, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     x[:, :, 0, 0] = corner
     mean, variance = kernels.moments(x)
@@ -166,9 +170,7 @@ def test_moments_of_numbers_far_from_zero(corner: float) -> None:
 @NORMS
 @pytest.mark.parametrize("size", [(2, 3, 5), (3, 32, 64), (1, 5, 130), (2, 70, 40)], ids=str)
 def test_coefficients_and_their_gradient_by_kernels(size: tuple[int, ...], kind: str) -> None:
-    kernels = pytest.importorskip(
-        "nap.lab.loops.supervised.stacked.coefficients_kernels", reason="needs Triton"
-    )
+    kernels = pytest.importorskip("nap.lab.loops.supervised.stacked.bn_affine_triton", reason="needs Triton")
     k, _, c = size
     generator = torch.Generator().manual_seed(0)
     moments, sums = (torch.randn(2, *size, generator=generator).to(DEVICE) for _ in range(2))

@@ -24,7 +24,7 @@ from nap.lab import rows
 from nap.lab.cli import main
 from nap.lab.experiments import MODULES
 from nap.lab.experiments.common import runs as common
-from nap.lab.loops.population.continual import ContinualRun
+from nap.lab.loops.population.continual import ContinualWork
 from small_work import manifest
 
 FIG1 = ["run", "fig1", *shlex.split("--seeds 2 --images 256 --width 32")]
@@ -94,14 +94,14 @@ def test_an_experiment_killed_again_and_again_ends_with_the_same_rows_and_parame
 def test_an_experiment_stopped_inside_its_runs_goes_on_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     words = [*FIG1, "--tasks", "3", "--epochs", "2", "--out"]
     assert main([*words, "unbroken"]) == 0
-    step, epochs = ContinualRun.step, itertools.count(1)
+    step, epochs = ContinualWork.step, itertools.count(1)
 
-    def interrupted(work: ContinualRun) -> list[rows.Row]:
+    def interrupted(work: ContinualWork) -> list[rows.Row]:
         if next(epochs) % 4 == 0:
             signal.raise_signal(signal.SIGTERM)
         return step(work)
 
-    monkeypatch.setattr(ContinualRun, "step", interrupted)
+    monkeypatch.setattr(ContinualWork, "step", interrupted)
     stops = 0
     while (code := main([*words, "broken"])) == 75:
         stops += 1

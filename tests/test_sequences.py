@@ -18,6 +18,7 @@ from nap.lab.datasets.streams import batches
 from nap.lab.datasets.strings import copied_strings, random_strings
 from nap.lab.experiments import experiments
 from nap.lab.experiments.induction.config import InductionConfig
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import (
     BASELINE,
     NAP,
@@ -32,7 +33,6 @@ from nap.lab.loops.language.build import build, transformer_factory
 from nap.lab.loops.language.run import CopyingWork, MemorizationWork, StringWork
 from nap.lab.loops.language.settings import CopyingConfig, MemorizationConfig, MemorizationRunConfig, copies
 from nap.lab.loops.language.trainer import Trainer
-from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.work import NotFinite
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ MODULES = [
     "nap.lab.models.presets",
     "nap.lab.loops.population.settings",
     "nap.lab.loops.population.arms",
-    "nap.lab.loops.population.network_run",
+    "nap.lab.loops.common.work",
     "nap.lab.loops.supervised.settings",
     "nap.lab.loops.supervised.arms",
     "nap.lab.loops.supervised.viewing",

@@ -174,3 +174,32 @@ def test_norms_under_vmap_and_compiled_are_the_same() -> None:
     expected = torch.stack([norms_of(weight) for weight in weights])
     assert_close(torch.func.vmap(norms_of)(weights), expected)
     assert_close(torch.compile(norms_of, backend="eager", fullgraph=True)(weights[0]), expected[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("when", [None, True, False])
+@pytest.mark.parametrize("ceiling", [False, True])
+def test_small_weights_on_a_cpu_go_the_same_way_as_large_ones(
+    dtype: torch.dtype, when: bool | None, ceiling: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    small = [torch.randn(3, 4, generator=generator, dtype=dtype) * size for size in (0.1, 1.0, 10.0)]
+    radii = [torch.full((1, 1), 2.0, dtype=dtype) for _ in small]
+    large = torch.randn(300, 300, generator=generator, dtype=dtype)  # with one of these, tensors are used
+    expected = [weight.clone() for weight in small]
+    said = None if when is None else torch.tensor(when)
+    norms = project_tensors_(small, radii, when=said, ceiling=ceiling)
+    project_tensors_([*expected, large], [*radii, radii[0]], when=said, ceiling=ceiling)
+    for weight, other in zip(small, expected, strict=True):
+        torch.testing.assert_close(weight, other, rtol=1e-6, atol=0)
+    assert [found.shape for found in norms] == [(3,)]
+
+
+@pytest.mark.parametrize("bad", [0.0, math.nan, math.inf])
+def test_one_small_weight_without_direction_leaves_the_others_their_projection(bad: float) -> None:
+    for order in (0, 1):
+        weights = [torch.full((2, 2), bad), torch.full((2, 2), 3.0)]
+        weights = weights[::-1] if order else weights
+        project_tensors_(weights, [torch.ones(1, 1)] * 2)
+        torch.testing.assert_close(weights[1 - order], torch.full((2, 2), 0.5))
+        torch.testing.assert_close(weights[order], torch.full((2, 2), bad), equal_nan=True)

@@ -19,10 +19,10 @@ import torch.distributed as dist
 from nap.lab import rows
 from nap.lab.cli import main
 from nap.lab.experiments import MODULES
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import NAP
 from nap.lab.loops.language.language import LanguageModelWork
 from nap.lab.loops.language.settings import LanguageModelConfig
-from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner import distributed
 from nap.lab.runner.content import checksum, tensors
 from nap.lab.runner.distributed import ProcessGroup, ProcessLost
@@ -83,7 +83,7 @@ def learn(config: LanguageModelConfig) -> Row:
 def go_on(config: LanguageModelConfig, state: Row) -> list[Row]:
     run = work(config)
     run.load_state_dict(copy.deepcopy(state))  # what goes to two processes lies in memory that they share
-    if run.trainer.spread.rank == 0:
+    if run.trainer.parallel.rank == 0:
         assert checksum(run.state_dict()) == checksum(state)
     else:
         run.state_dict()
@@ -98,7 +98,7 @@ def one_wild() -> str:
     def wild(strings: torch.Tensor) -> Any:
         calls.append(1)
         found, right = loss(strings)
-        return (found * torch.nan if run.trainer.spread.rank == 1 and len(calls) == 3 else found), right
+        return (found * torch.nan if run.trainer.parallel.rank == 1 and len(calls) == 3 else found), right
 
     run.trainer._loss = wild
     before = {name: p.detach().clone() for name, p in run.trainer.model.named_parameters()}

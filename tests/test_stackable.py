@@ -11,7 +11,7 @@ from torch.testing import assert_close
 import nap
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.build import build
-from nap.lab.loops.supervised.stackable import (
+from nap.lab.loops.supervised.stacked.convert import (
     FRONT,
     POOL,
     RectifiedBatchNorm2d,

@@ -20,21 +20,21 @@ from torch.testing import assert_close
 from nap.lab.cli import main
 from nap.lab.experiments.table1_cifar.config import DEMO
 from nap.lab.experiments.table1_cifar.runs import runs
-from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.build import build
-from nap.lab.loops.supervised.run import VisionWork
-from nap.lab.loops.supervised.settings import Seeing
-from nap.lab.loops.supervised.stackable import stackable
-from nap.lab.loops.supervised.stacked import convolution
-from nap.lab.loops.supervised.together import Together
+from nap.lab.loops.supervised.cifar_run import CifarWork
+from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.supervised.stacked import conv
+from nap.lab.loops.supervised.stacked.convert import stackable
+from nap.lab.loops.supervised.stacked_trainer import StackedTrainer
 from nap.lab.loops.supervised.trainer import Trainer
 from nap.lab.models.vgg import vgg
 from nap.lab.runner.work import NotFinite
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
-TINY = Seeing(
+TINY = CifarConfig(
     data="digits", channels=(4, 0, 8, 0), mean=True, hidden=(), batch_size=400, steps=5, every=1, crop=1,
     learning_rate=0.02,
 )  # fmt: skip
@@ -44,18 +44,18 @@ SEEDS = 3
 @pytest.fixture(autouse=True)
 def _quick_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph that is compiled, without the minute that inductor takes."""
-    whole = Together.__init__
+    whole = StackedTrainer.__init__
     monkeypatch.setattr(
-        Together, "__init__", lambda *given, **named: whole(*given, backend="aot_eager", **named)
+        StackedTrainer, "__init__", lambda *given, **named: whole(*given, backend="aot_eager", **named)
     )
 
 
-def work(arm: VisionArm, *, first: int = 0, together: int = SEEDS, **options: Any) -> VisionWork:
+def work(arm: VisionArm, *, first: int = 0, together: int = SEEDS, **options: Any) -> CifarWork:
     options = {"stack": together > 1, "graph": False, "compile_": False} | options
-    return VisionWork(NetworkRun(arm, TINY, first, {}, together), DEVICE, **options)
+    return CifarWork(NetworkRun(arm, TINY, first, {}, together), DEVICE, **options)
 
 
-def finished(run: VisionWork) -> list[dict[str, Any]]:
+def finished(run: CifarWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while run.done < run.total:
         rows += run.step()
@@ -140,7 +140,7 @@ def test_in_bfloat16_with_quick_updates(arm: VisionArm) -> None:
         for k in range(SEEDS)
     ]
     orders = [order.to(DEVICE) for order in orders]
-    one, others = Together(trainers(False), graph=False), trainers(True)
+    one, others = StackedTrainer(trainers(False), graph=False), trainers(True)
     before = [p.detach().clone() for p in others[0].parameters]
     one.learn(orders, range(SEEDS), lambda step: (0.02, 0.01), 0)
     for k, alone in enumerate(others):
@@ -189,17 +189,17 @@ def test_gradients_in_bfloat16_are_as_near_to_the_true_ones_as_pytorch_s(arm: Vi
 def test_in_bfloat16_without_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are no quick updates, products are in bfloat16 all the same."""
     kinds: set[torch.dtype] = set()
-    plain = convolution.best
+    plain = conv.best
 
     def best(name: str, *ways: Any) -> Any:
         kinds.update(tensor.dtype for tensor in ways[-1])
         return plain(name, *ways)
 
-    monkeypatch.setattr(convolution, "best", best)
+    monkeypatch.setattr(conv, "best", best)
     t = work(BASELINE, together=1).trainer
     settings = replace(TINY, momentum=0.0)
     own = Trainer(t.model, None, t.images, t.labels, settings, half=True, graph=False)
-    one = Together([own], graph=False)
+    one = StackedTrainer([own], graph=False)
     one.learn([torch.arange(800, device=DEVICE).view(2, 400)], [0], lambda step: (0.02, 0.01), 0)
     assert kinds == {torch.bfloat16}
 

@@ -15,20 +15,20 @@ from evidence_rows import rows_of
 from nap.lab.experiments import load
 from nap.lab.experiments.table1_cifar.config import PAPER
 from nap.lab.experiments.table1_cifar.figure import table
-from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised.arms import NAP, TRANSLATED
-from nap.lab.loops.supervised.run import VisionWork
-from nap.lab.loops.supervised.settings import Seeing
-from nap.lab.loops.supervised.viewing import Viewing
-from nap.lab.loops.supervised.viewing_run import ViewingWork
+from nap.lab.loops.supervised.cifar_run import CifarWork
+from nap.lab.loops.supervised.imagenet_run import ImageNetWork
+from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.supervised.viewing import ImageNetConfig
 from nap.lab.rows import Rows
 from nap.schedules import weight_decay_rates
 from small_images import write_folders
 
-Work = type[VisionWork] | type[ViewingWork]
+Work = type[CifarWork] | type[ImageNetWork]
 
 
-def own_and_translated(kind: Work, config: Seeing | Viewing) -> list[list[dict[str, Any]]]:
+def own_and_translated(kind: Work, config: CifarConfig | ImageNetConfig) -> list[list[dict[str, Any]]]:
     """Rows of NaP, and of NaP at translated rates."""
     found = []
     for arm in (NAP, TRANSLATED):
@@ -39,7 +39,7 @@ def own_and_translated(kind: Work, config: Seeing | Viewing) -> list[list[dict[s
     return found
 
 
-def check(kind: Work, config: Seeing | Viewing, planned: Sequence[float]) -> None:
+def check(kind: Work, config: CifarConfig | ImageNetConfig, planned: Sequence[float]) -> None:
     """It differs from NaP, by the rates alone."""
     own, translated = own_and_translated(kind, config)
     check_rates(own, translated, config, planned)
@@ -49,7 +49,7 @@ def check(kind: Work, config: Seeing | Viewing, planned: Sequence[float]) -> Non
 def check_rates(
     own: list[dict[str, Any]],
     translated: list[dict[str, Any]],
-    config: Seeing | Viewing,
+    config: CifarConfig | ImageNetConfig,
     planned: Sequence[float],
 ) -> None:
     """Weights that a norm follows, and they alone, get the rates that decay leaves."""
@@ -62,20 +62,20 @@ def check_rates(
 
 
 def test_of_images_in_memory() -> None:
-    config = Seeing(
+    config = CifarConfig(
         data="digits", channels=(4, 0, 8, 0), hidden=(16,), batch_size=400, steps=8, every=1, crop=1,
         flip=False, weight_decay=20.0, momentum=0.5,
     )  # fmt: skip
-    check(VisionWork, config, [config.rate(step) for step in range(8)])
+    check(CifarWork, config, [config.rate(step) for step in range(8)])
 
 
 def test_of_images_in_files(tmp_path: Path) -> None:
-    config = Viewing(
+    config = ImageNetConfig(
         images=str(write_folders(tmp_path)), blocks=(1, 1), width=4, small_stem=True, size=8, resize=10,
         smallest=0.5, batch_size=8, epochs=4, every=2, warm_up=0.5, weight_decay=2.0,
     )  # fmt: skip
     a_pass = 3  # of 30 images
-    check(ViewingWork, config, [config.rate(step, a_pass) for step in range(4 * a_pass)])
+    check(ImageNetWork, config, [config.rate(step, a_pass) for step in range(4 * a_pass)])
 
 
 @pytest.mark.parametrize("table", ["", "-four"])

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nap.lab.loops.supervised.stacked import trusted
-from nap.lab.loops.supervised.stacked.trusted import best
+from nap.lab.loops.supervised.stacked import checked_kernel
+from nap.lab.loops.supervised.stacked.checked_kernel import best
 
 HERE = torch.arange(6.0)
 
 
 @pytest.fixture(autouse=True)
 def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trusted, "available", lambda device: True)
-    monkeypatch.setattr(trusted, "_trusted", {})
+    monkeypatch.setattr(checked_kernel, "available", lambda device: True)
+    monkeypatch.setattr(checked_kernel, "_trusted", {})
 
 
 def test_what_was_right_is_used_without_another_look() -> None:
@@ -46,4 +46,4 @@ def test_kernels_that_cannot_run_are_done_without() -> None:
 def test_zeros_say_nothing() -> None:
     zeros = torch.zeros(3)
     assert best("sum", lambda: zeros, lambda: zeros + 1, [zeros]) is zeros
-    assert not trusted._trusted
+    assert not checked_kernel._trusted

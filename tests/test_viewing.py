@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,14 +20,14 @@ from nap.lab import rows as row_files
 from nap.lab.cli import main
 from nap.lab.datasets.image_files import BrokenImage, load_image_folders
 from nap.lab.experiments.table1_imagenet import EXPERIMENT, PAPER
-from nap.lab.loops.population.network_run import NetworkRun
-from nap.lab.loops.supervised import classifier, viewing_run
+from nap.lab.loops.common.work import NetworkRun
+from nap.lab.loops.supervised import classifier, imagenet_run
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.build import resnet_factory
+from nap.lab.loops.supervised.imagenet_run import ImageNetWork, prepared
 from nap.lab.loops.supervised.loading import workers_for
-from nap.lab.loops.supervised.looks import Looks, middle_box, random_box
-from nap.lab.loops.supervised.viewing import Viewing
-from nap.lab.loops.supervised.viewing_run import ViewingWork, prepared
+from nap.lab.loops.supervised.random_resized_crop import ResizedCrops, middle_box, random_box
+from nap.lab.loops.supervised.viewing import ImageNetConfig
 from nap.lab.models.vgg import vgg
 from nap.lab.runner import distributed
 from nap.lab.runner.distributed import ProcessGroup
@@ -37,19 +37,16 @@ from small_images import picture, write_folders, write_shards
 from two_processes import CPU, both
 
 Row = dict[str, Any]
-TINY = Viewing(
+TINY = ImageNetConfig(
     blocks=(1, 1), width=4, small_stem=True, size=8, resize=10, smallest=0.5, batch_size=8, epochs=4, every=2,
     warm_up=0.5, seeds=1,
 )  # fmt: skip
 A_PASS = 3  # of 30 images in batches of 8
 
 
-@dataclass(frozen=True)
-class Plain(Viewing):
-    """A network without BatchNorm, whose numbers do not depend on how a batch is shared."""
-
-    def make(self, classes: int) -> Callable[[], nn.Module]:
-        return lambda: vgg((3, self.size, self.size), classes, channels=(4, 0, 8, 0), hidden=(16,))
+def without_batch_norm(config: ImageNetConfig, classes: int) -> Callable[[], nn.Module]:
+    """Builds a network whose numbers do not depend on how a batch is shared."""
+    return lambda: vgg((3, config.size, config.size), classes, channels=(4, 0, 8, 0), hidden=(16,))
 
 
 @pytest.fixture
@@ -57,11 +54,11 @@ def images(tmp_path: Path) -> str:
     return str(write_folders(tmp_path / "images"))
 
 
-def work(config: Viewing, arm: VisionArm = NAP, **options: Any) -> ViewingWork:
-    return ViewingWork(NetworkRun(arm, config, 0, {"experiment": "x"}), CPU, **options)
+def work(config: ImageNetConfig, arm: VisionArm = NAP, **options: Any) -> ImageNetWork:
+    return ImageNetWork(NetworkRun(arm, config, 0, {"experiment": "x"}), CPU, **options)
 
 
-def finished(run: ViewingWork) -> list[Row]:
+def finished(run: ImageNetWork) -> list[Row]:
     rows: list[Row] = []
     while run.done < run.total:
         rows += run.step()
@@ -109,7 +106,7 @@ def test_of_a_long_strip_the_middle_is_seen(width: int, height: int) -> None:
 
 def test_half_of_the_images_are_mirrored(images: str) -> None:
     train, _ = load_image_folders(Path(images))
-    looks = Looks(0, size=18, resize=18, smallest=0.2, flip=True)
+    looks = ResizedCrops(0, size=18, resize=18, smallest=0.2, flip=True)
     mirrored = 0
     for epoch in range(200):
         plain, found = (replace(looks, flip=flip).drawn(train, 1, epoch) for flip in (False, True))
@@ -123,14 +120,14 @@ def test_to_be_judged_an_image_is_scaled_and_its_middle_is_seen(images: str) -> 
     val.path(1).write_bytes(picture(0, 1, "PNG", width=48, height=32))
     with Image.open(val.path(1)) as image:
         expected = image.resize((24, 16), Image.Resampling.BILINEAR).crop((8, 4, 16, 12))
-    found = Looks(0, size=8, resize=16, smallest=0.5, flip=True).plain(val, 1)
+    found = ResizedCrops(0, size=8, resize=16, smallest=0.5, flip=True).plain(val, 1)
     np.testing.assert_array_equal(found, np.asarray(expected))
 
 
 def test_the_smallest_part_may_be_all_of_an_image(images: str) -> None:
     train, _ = load_image_folders(Path(images))
     train.path(1).write_bytes(picture(0, 1, "PNG", width=32, height=32))
-    looks = Looks(0, size=8, resize=8, smallest=1.0, flip=False)
+    looks = ResizedCrops(0, size=8, resize=8, smallest=1.0, flip=False)
     for epoch in range(5):
         np.testing.assert_array_equal(looks.drawn(train, 1, epoch), looks.plain(train, 1))
         assert not np.array_equal(replace(looks, smallest=0.2).drawn(train, 1, epoch), looks.plain(train, 1))
@@ -153,7 +150,7 @@ def test_a_run_has_its_rows_and_learns(images: str, arm: VisionArm) -> None:
     rows = finished(work(replace(TINY, images=images, epochs=16), arm))
     assert [row["step"] for row in rows] == [6 * k for k in range(1, 9)]
     assert rows[-1]["test_accuracy"] > 0.8
-    assert rows[0]["learning_rate"] == pytest.approx(Viewing.rate(replace(TINY, epochs=16), 5, A_PASS))
+    assert rows[0]["learning_rate"] == pytest.approx(ImageNetConfig.rate(replace(TINY, epochs=16), 5, A_PASS))
     assert rows[0]["data"] == "images (3 classes, 30 + 12 images)"
     needed = {"arm", "seed", "experiment", "loss", "gradient_norm", "accuracy", "test_loss", "parameter_norm"}
     assert needed <= rows[0].keys()
@@ -208,7 +205,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_and_reads_only_what_is_left(
     images: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(TINY, images=images)
-    monkeypatch.setattr(viewing_run, "STRETCH", 2)
+    monkeypatch.setattr(imagenet_run, "STRETCH", 2)
     whole = finished(work(config))
     for stop in (1, 2, 3, 4, 5):  # after updates 2 to 10 of 12; an epoch has three, and rows come at 6 and 12
         first, rest = work(config), work(config)
@@ -223,7 +220,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_and_reads_only_what_is_left(
 
 
 def test_to_record_an_update_leaves_no_trace(images: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classifier, "captured", run_and_put_back)
+    monkeypatch.setattr(classifier, "capture", run_and_put_back)
     config = replace(TINY, images=images)
     plain, graph = work(config), work(config, graph=True)
     for _ in range(2):
@@ -364,19 +361,25 @@ def assert_alike(found: list[Row], expected: list[Row]) -> None:
         assert {key: one[key] for key in numbers} == pytest.approx(numbers, rel=1e-4, abs=1e-9)
 
 
-def learn(config: Viewing) -> Row:
-    run = work(config)
+def learn(config: ImageNetConfig, make: Any = resnet_factory) -> Row:
+    run = work_on(config, make)
     rows = run.step()
     state = copy.deepcopy(run.state_dict())
     rows += finished(run)
     return {"rows": rows, "state": state, "buffers": [b.clone() for b in run.trainer.model.buffers()]}
 
 
-def everything(group: ProcessGroup, plain: Viewing, normed: Viewing, state: Row) -> Row:
-    viewing_run.STRETCH = 4
-    rest = work(plain)
+def work_on(config: ImageNetConfig, make: Any) -> ImageNetWork:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(imagenet_run, "resnet_factory", make)
+        return work(config)
+
+
+def everything(group: ProcessGroup, config: ImageNetConfig, state: Row) -> Row:
+    imagenet_run.STRETCH = 4
+    rest = work_on(config, without_batch_norm)
     rest.load_state_dict(state)
-    return {"plain": learn(plain), "rest": finished(rest), "normed": learn(normed)}
+    return {"plain": learn(config, without_batch_norm), "rest": finished(rest), "normed": learn(config)}
 
 
 @pytest.mark.slow
@@ -384,11 +387,10 @@ def test_two_processes_compute_what_one_does(
     images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for BatchNorm, whose statistics are those of each process's share."""
-    monkeypatch.setattr(viewing_run, "STRETCH", 4)
-    normed = replace(TINY, images=images)
-    plain = Plain(**vars(normed))
-    alone = learn(plain)
-    both_of = both(everything, tmp_path / "processes", plain, normed, alone["state"])
+    monkeypatch.setattr(imagenet_run, "STRETCH", 4)
+    config = replace(TINY, images=images)
+    alone = learn(config, without_batch_norm)
+    both_of = both(everything, tmp_path / "processes", config, alone["state"])
     for found in both_of:
         assert_alike(found["plain"]["rows"], alone["rows"])
         assert_alike(found["rest"], alone["rows"])
@@ -396,6 +398,6 @@ def test_two_processes_compute_what_one_does(
     assert one["normed"]["rows"] == other["normed"]["rows"]
     for a, b in zip(one["normed"]["buffers"], other["normed"]["buffers"], strict=True):
         assert torch.equal(a, b), "both are judged with the statistics of the first"
-    back = work(plain)
+    back = work_on(config, without_batch_norm)
     back.load_state_dict(one["plain"]["state"])
     assert_alike(finished(back), alone["rows"])

@@ -23,13 +23,13 @@ from nap.lab.datasets.images import load, split
 from nap.lab.datasets.streams import batches
 from nap.lab.experiments.table1_cifar.config import DEMO
 from nap.lab.experiments.table1_cifar.runs import runs
-from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised import classifier, trainer
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
-from nap.lab.loops.supervised.augment import Crops, Edges, with_edge
 from nap.lab.loops.supervised.build import vgg_factory
-from nap.lab.loops.supervised.run import VisionWork
-from nap.lab.loops.supervised.settings import Seeing
+from nap.lab.loops.supervised.cifar_run import CifarWork
+from nap.lab.loops.supervised.random_crop import Edges, PaddedImages, with_edge
+from nap.lab.loops.supervised.settings import CifarConfig
 from nap.lab.models.vgg import vgg
 from nap.lab.runner import checkpoint
 from nap.lab.runner.work import NotFinite
@@ -37,16 +37,16 @@ from nap.norms.norm import Norm
 from recordings import run_and_put_back
 
 CPU = torch.device("cpu")
-TINY = Seeing(
+TINY = CifarConfig(
     data="digits", channels=(4, 0, 8, 0), hidden=(16,), batch_size=400, steps=8, every=2, crop=1, flip=False
 )  # 1,438 images: three updates a pass
 
 
-def work(arm: VisionArm = NAP, config: Seeing = TINY, *, seed: int = 0, **options: Any) -> VisionWork:
-    return VisionWork(NetworkRun(arm, config, seed, {"experiment": "x"}), CPU, **options)
+def work(arm: VisionArm = NAP, config: CifarConfig = TINY, *, seed: int = 0, **options: Any) -> CifarWork:
+    return CifarWork(NetworkRun(arm, config, seed, {"experiment": "x"}), CPU, **options)
 
 
-def finished(run: VisionWork) -> list[dict[str, Any]]:
+def finished(run: CifarWork) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while run.done < run.total:
         rows += run.step()
@@ -58,7 +58,7 @@ def finished(run: VisionWork) -> list[dict[str, Any]]:
 def test_a_crop_is_what_one_cuts_out_by_hand(top: int, left: int, mirrored: bool, number: int) -> None:
     pixels = torch.arange(3 * 2 * 5 * 6, dtype=torch.uint8).view(3, 2, 5, 6)
     mean, std = torch.tensor([3.0, 70.0]), torch.tensor([2.0, 5.0])
-    crops = Crops.of(pixels, mean, std, edge=2)
+    crops = PaddedImages.of(pixels, mean, std, edge=2)
     places = (torch.tensor([number]), torch.tensor([top]), torch.tensor([left]), torch.tensor([mirrored]))
     found = crops.at(*places)[0]
     for y in range(5):
@@ -71,7 +71,7 @@ def test_a_crop_is_what_one_cuts_out_by_hand(top: int, left: int, mirrored: bool
 
 def test_crops_use_every_place_and_plain_ones_the_middle() -> None:
     pixels = torch.randint(256, (1, 1, 4, 4), dtype=torch.uint8)
-    crops = Crops.of(pixels, torch.zeros(1), torch.ones(1), edge=2)
+    crops = PaddedImages.of(pixels, torch.zeros(1), torch.ones(1), edge=2)
     places = crops.places((2000,), torch.Generator().manual_seed(0))
     many = crops.drawn(torch.zeros(2000, dtype=torch.int64), places)
     assert len({tuple(crop.flatten().tolist()) for crop in many}) == 5 * 5 * 2
@@ -182,7 +182,7 @@ def test_a_network_is_judged_on_plain_images_without_smoothing(monkeypatch: pyte
 @pytest.mark.parametrize("config", [TINY, replace(TINY, dropout=0.5)], ids=["plain", "dropout"])
 @pytest.mark.parametrize("arm", [BASELINE, NAP, TRANSLATED], ids=lambda arm: arm.name)
 def test_a_run_goes_on_after_any_pass_as_if_nothing_had_happened(
-    arm: VisionArm, config: Seeing, tmp_path: Path
+    arm: VisionArm, config: CifarConfig, tmp_path: Path
 ) -> None:
     whole = finished(work(arm, config))
     for stop in (1, 2):
@@ -226,7 +226,7 @@ def test_weights_of_one_norm_are_for_nap_alone() -> None:
 
 
 def test_to_record_an_update_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classifier, "captured", run_and_put_back)
+    monkeypatch.setattr(classifier, "capture", run_and_put_back)
     config = replace(TINY, batch_size=300)  # four updates a pass; the recording makes three
     plain, graph = work(config=config), work(config=config, graph=True)
     state = copy.deepcopy(plain.state_dict())
@@ -238,7 +238,7 @@ def test_to_record_an_update_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_update_is_recorded_anew_when_a_state_brings_other_radii(monkeypatch: pytest.MonkeyPatch) -> None:
     recording = Mock(side_effect=run_and_put_back)
-    monkeypatch.setattr(classifier, "captured", recording)
+    monkeypatch.setattr(classifier, "capture", recording)
     run = work(graph=True)
     for times in (1, 2):
         run.step()
@@ -353,6 +353,6 @@ def test_other_images_are_refused_before_a_run_begins(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "table1-cifar", "--data", "nosuch", "--out", str(tmp_path)]) == 2
-    names = ", ".join(get_args(get_type_hints(Seeing)["data"]))
+    names = ", ".join(get_args(get_type_hints(CifarConfig)["data"]))
     assert f"--data nosuch: expected one of {names}" in capsys.readouterr().err
     assert set(names.split(", ")) == {images.name for images in IMAGE_SETS}

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nap.lab.loops.supervised.loading import batches_of, loader
-from nap.lab.loops.supervised.worker_signals import settle
+from nap.lab.loops.supervised.worker_init import settle
 
 
 class Owner:

@@ -15,7 +15,7 @@ from nap.lab.datasets.images import load
 from nap.lab.experiments import fig4
 from nap.lab.experiments.fig1 import config as fig1_config
 from nap.lab.loops.population.arms import Arm
-from nap.lab.loops.population.continual import ArmRun, ContinualRun, Row
+from nap.lab.loops.population.continual import ArmRun, ContinualWork, Row
 from nap.lab.loops.population.learner import Learner, Tally
 from nap.lab.loops.population.settings import Continual
 from nap.lab.runner import Work
@@ -58,11 +58,11 @@ OTHER_ARMS = {
 ARMS = FIG1_ARMS | {n: arm for n, arm in METHOD_ARMS.items() if arm.method != "none"} | OTHER_ARMS
 
 
-def continual(arm: Arm, *, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> ContinualRun:
+def continual(arm: Arm, *, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> ContinualWork:
     """A run of these seeds in float64; `changes` are of the tiny settings, or options of the run."""
     options = {key: changes.pop(key) for key in ("dtype", "strategy", "compiled") if key in changes}
     run = ArmRun(arm, replace(TINY, **changes))
-    return ContinualRun(run, DIGITS, CPU, seeds=seeds, **{"dtype": torch.float64, **options})
+    return ContinualWork(run, DIGITS, CPU, seeds=seeds, **{"dtype": torch.float64, **options})
 
 
 def finished(work: Work) -> list[Row]:
@@ -129,7 +129,7 @@ class Notes:
     draws_at_changes: list[list[int]] = field(default_factory=list)
 
 
-def watched(run: ContinualRun) -> Notes:
+def watched(run: ContinualWork) -> Notes:
     """Notes that fill as the run goes on."""
     notes, learner = Notes(), run.learner
     learn, change = learner.learn_epoch, learner.method.at_task_change_

@@ -17,11 +17,13 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from nap.norms import moments
 from nap.norms.compiling import guard_hooks
 from nap.norms.given import Rows, leave
 from nap.norms.joined import TELLS, Known, telling
+from nap.norms.weight_size import mean_square, row_rms
 
 EPS = 1e-5  # torch's default for LayerNorm; relative to the weight unless a float is asked for
 PRODUCTS = "nap_products"  # the child of a module that holds the norms on products in its forward
@@ -30,6 +32,7 @@ CHILD = "nap_norm"  # the name under which a norm hangs on the module whose outp
 # Hooks are kept under a key of their own: the numbers that torch hands out start anew in each process,
 # so a pickled model's hook could be overwritten by the next one registered on it.
 HOOK: Any = "nap"
+_SOURCE = CHILD + "_source"
 
 Eps = float | Literal["relative"]
 Layout = Literal["features", "channels", "sample"]
@@ -94,14 +97,45 @@ class Norm(nn.Module):
 
     def forward(self, y: Tensor, *weights: Tensor, scale: Tensor | None = None) -> Tensor:
         """The norm of `y`, the result of `weights`; or of weights whose `row_rms` is known already."""
-        unit = None
+        unit, eps = None, self.eps
         if self.relative:
-            unit = row_rms(weights, self.rows) if scale is None else scale
+            squares = mean_square(weights, self.rows) if scale is None else None
+            if squares is not None:
+                eps *= squares  # LN(y/s; eps) = LN(y; eps·s²), with no pass over y
+                if self._is_simple() and (out := self._simple(y, eps)) is not None:
+                    return out
+            else:
+                unit = row_rms(weights, self.rows) if scale is None else scale
         if self.layout == "sample" and (fused := _fused(y)) is not None:
             return self._in_two_passes(y, unit, fused)
         x = _wide(y, unit)
-        x = (self._sample(x) if self.layout == "sample" else self._positions(x)).to(y.dtype)
+        x = (self._sample(x, eps) if self.layout == "sample" else self._positions(x, eps)).to(y.dtype)
         return x if self.gain == 1.0 else x * self.gain
+
+    def _is_simple(self) -> bool:
+        """Whether it is a LayerNorm over the last axis: one call of PyTorch's does it."""
+        return self.relative and self.centre and self.layout == "features" and self.gain == 1.0
+
+    def _simple(self, y: Tensor, eps: float) -> Tensor | None:
+        """That call, where `y` and the parameters are of one type; else None."""
+        own, dtype = self._parameters, y.dtype
+        if "weight" not in own or "bias" not in own or (dtype != torch.float32 and dtype != torch.float64):
+            return None
+        weight, bias = own["weight"], own["bias"]
+        if weight is None or bias is None or weight.dtype != dtype or bias.dtype != dtype:
+            return None
+        return F.layer_norm(y, (self.width,), weight, bias, eps)
+
+    def quick(self, y: Tensor, weights: Sequence[Tensor]) -> Tensor | None:
+        """What calling it would give, without the way through `nn.Module`; None where that way is needed.
+
+        A small network on a CPU spends its time in Python: see docs/costs.md.
+        """
+        hooked = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks
+        if hooked or _has_any_global_hook() or not self._is_simple():
+            return None
+        squares = mean_square(weights, self.rows)
+        return None if squares is None else self._simple(y, self.eps * squares)
 
     def known(self, y: Tensor, *weights: Tensor) -> Known:
         """Of images (N, C, …): what `forward` would do to them, before it is done."""
@@ -117,26 +151,26 @@ class Norm(nn.Module):
         affine = moments.layer_norm(mean, variance, centre=self.centre, eps=self.eps)
         return Known(x, mean, variance, moments.scaled(affine, _like(self.weight, x), _like(self.bias, x)))
 
-    def _positions(self, x: Tensor) -> Tensor:
+    def _positions(self, x: Tensor, eps: float) -> Tensor:
         given, spatial = x, 0 if self.layout == "features" else self.spatial
         x = x.movedim(-1 - spatial, -1)  # of channels-last images no copy is made
         weight, bias = _like(self.weight, x), _like(self.bias, x)
         if self.centre:
-            x = F.layer_norm(x, (self.width,), weight, bias, self.eps)
+            x = F.layer_norm(x, (self.width,), weight, bias, eps)
         else:
-            x = F.rms_norm(x, (self.width,), weight, self.eps)
+            x = F.rms_norm(x, (self.width,), weight, eps)
             x = x if bias is None else x + bias
         return _features_back(x, spatial, given)
 
-    def _sample(self, x: Tensor) -> Tensor:
+    def _sample(self, x: Tensor, eps: float) -> Tensor:
         batched = x if x.ndim == self.spatial + 2 else x.unsqueeze(0)
         weight, bias = _like(self.weight, x), _like(self.bias, x)
         if torch.compiler.is_compiling():  # what the compiler makes of group_norm is several times slower
             out = self._known(batched).applied()
         elif self.centre:
-            out = F.group_norm(batched, 1, weight, bias, self.eps)
+            out = F.group_norm(batched, 1, weight, bias, eps)
         else:
-            out = F.rms_norm(batched, batched.shape[1:], None, self.eps)
+            out = F.rms_norm(batched, batched.shape[1:], None, eps)
             tail = (-1,) + (1,) * self.spatial
             out = out if weight is None else out * weight.view(tail)
             out = out if bias is None else out + bias.view(tail)
@@ -237,30 +271,6 @@ def _like(parameter: Tensor | None, x: Tensor) -> Tensor | None:
     return None if parameter is None else parameter.to(x.device, x.dtype)
 
 
-def row_rms(weights: Sequence[Tensor], rows: int | None = None) -> Tensor:
-    """s with s² = Σ‖W‖²/rows, in float32 or better; 1 where every weight is zero.
-
-    A constant for gradients. Through s they would change by a share of eps, as orthogonal to the
-    weight as any LayerNorm's are; and they would cost three more passes over every weight.
-    """
-    if not weights:
-        raise ValueError(
-            "a norm with relative eps needs the weights in front of it: norm(y, weight); "
-            "or build it with an absolute eps, such as Norm(width, eps=1e-5)"
-        )
-    wide = torch.promote_types(weights[0].dtype, torch.float32)
-    norms = [_norm(w.detach(), wide) for w in weights]
-    norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
-    rms = norm * (rows or weights[0].shape[0]) ** -0.5
-    return rms + (rms == 0)
-
-
-def _norm(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    if torch.compiler.is_compiling():  # rows first: four times as fast, for a stack of weights under vmap
-        weight = torch.linalg.vector_norm(weight.flatten(1), dim=1, dtype=dtype)
-    return torch.linalg.vector_norm(weight, dtype=dtype)
-
-
 @dataclass(frozen=True)
 class Section:
     """A run of `length` features in each period of a fused output; `name` None means left as it is."""
@@ -349,8 +359,12 @@ def has_parts(module: nn.Module) -> bool:
 
 def normalise_output(module: nn.Module, args: Any, output: Tensor) -> Tensor:
     """Forward hook: the output through the norm that hangs on `module`."""
-    norm, source = getattr(module, CHILD), module.__dict__[CHILD + "_source"]
-    weights = [attrgetter(path)(module) for path in source.weights]
+    norm: Any = module._modules[CHILD]
+    source = module.__dict__[_SOURCE]
+    own = module._parameters
+    weights: Any = [own[path] if path in own else attrgetter(path)(module) for path in source.weights]
+    if source.bias is None and type(norm) is Norm and (out := norm.quick(output, weights)) is not None:
+        return out
     if source.bias is not None:
         return norm(output, *weights, bias=attrgetter(source.bias)(module))
     if TELLS in module.__dict__ and torch.compiler.is_compiling():

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from nap.norms.norm import Norm, row_rms
+from nap.norms.norm import Norm
 from nap.norms.recurrent_steps import STEPS, State, scan
+from nap.norms.weight_size import row_rms
 
 
 class _Sequence(nn.RNNBase):

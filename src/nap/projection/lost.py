@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -11,12 +12,19 @@ from torch import Tensor
 from nap.projection.names import shortened
 from nap.projection.sphere import norms_like
 
+_FEW = 64
 LOOK_EVERY = 100  # projections, where a look makes the host wait for its device
 
 
 def is_undone(when: Tensor | None) -> bool:
     """Whether an update is known not to be made: then nothing was lost in it."""
     return when is not None and when.device.type == "cpu" and not bool(when)
+
+
+def _all_usable(norms: Tensor) -> bool:
+    if norms.numel() <= _FEW:  # then Python is quicker than four kernels
+        return all(0 < norm < math.inf for norm in norms.flatten().tolist())
+    return bool(((norms > 0) & norms.isfinite()).all())
 
 
 class Lost:
@@ -35,7 +43,7 @@ class Lost:
             return False
         self._projections += 1
         if norms and all(norm.device.type == "cpu" for norm in norms):
-            return not all(bool(((norm > 0) & norm.isfinite()).all()) for norm in norms)
+            return not all(map(_all_usable, norms))
         capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         no_values = any(norm.is_meta for norm in norms)
         return self._projections % LOOK_EVERY == 0 and not capturing and not no_values

@@ -224,17 +224,21 @@ class Projector:
     @torch.no_grad()
     def _act_(self, held: Mapping[Any, Tensor], when: Tensor | None = None) -> dict[str, Tensor]:
         """Write into these, and return their radii as they lie on the device."""
-        radii = {name: self._radii[name].to(held[name].device) for name in held if name in self._radii}
+        radii = {name: self._radii[name] for name in held if name in self._radii}
+        for name, radius in radii.items():
+            if radius.device != (device := held[name].device):
+                radii[name] = radius.to(device)
         pairs = [pair for pair in self._noisy if all(name in radii for name in pair)]
         together = {name for pair in pairs for name in pair}
-        for ceiling in (False, True):
+        for ceiling in (False, True) if self._growing else (False,):
             alone = [n for n in radii if n not in together and (n in self._growing) is ceiling]
             weights, limits = {name: held[name] for name in alone}, [radii[name] for name in alone]
             norms = project_tensors_(list(weights.values()), limits, when=when, ceiling=ceiling)
             if not (ceiling or is_undone(when)) and self._lost.is_due(norms):
                 self._lost.warn(weights, radii)
-        groups = [(held[mean], held[noise]) for mean, noise in pairs]
-        project_together_(groups, [radii[mean] for mean, _ in pairs], when=when)
+        if pairs:
+            groups = [(held[mean], held[noise]) for mean, noise in pairs]
+            project_together_(groups, [radii[mean] for mean, _ in pairs], when=when)
         stacks = {pair: self._members.get(pair[0] or pair[1], 0) for pair in self._pairs}
         for members in sorted(set(stacks.values())):
             rule: Any = partial(joint_scale_offset, stacked=1 + members)

@@ -78,6 +78,8 @@ def project_tensors_(
     >>> weight
     tensor([[0.6000, 0.8000]])
     """
+    if (few := _few_on_cpu(weights, radii, when, ceiling)) is not None:
+        return few
     found: list[Tensor] = []
     whole: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, Tensor]]] = defaultdict(list)
     for weight, radius in zip(weights, radii, strict=True):
@@ -104,6 +106,33 @@ def project_tensors_(
         torch._foreach_mul_(tensors, list(factors.unsqueeze(1).unbind()))
         found.append(norms)
     return found
+
+
+def _few_on_cpu(
+    weights: Sequence[Tensor], radii: Sequence[Tensor], when: Tensor | None, ceiling: bool
+) -> list[Tensor] | None:
+    """The same for small weights on a CPU, with numbers instead of tensors: three calls for all of them.
+
+    None where any of them is large, in pieces, of several norms or not of float32 or float64.
+    """
+    if not weights or (when is not None and not when.is_cpu) or not _is_eager():
+        return None
+    dtype = weights[0].dtype
+    if dtype != torch.float32 and dtype != torch.float64:
+        return None
+    for weight, radius in zip(weights, radii, strict=True):
+        if type(weight) not in _PLAIN or not weight.is_cpu or weight.dtype != dtype:
+            return None
+        if weight.numel() > _LONG or radius.numel() != 1 or _is_wrapped(weight):
+            return None
+    tensors = list(weights)
+    norms = [norm.item() for norm in torch._foreach_norm(tensors)]
+    if not all(_TINY < norm < _HUGE for norm in norms):
+        return None
+    if when is None or bool(when):
+        factors = [radius.item() / norm for radius, norm in zip(radii, norms, strict=True)]
+        torch._foreach_mul_(tensors, [min(1.0, factor) for factor in factors] if ceiling else factors)
+    return [torch.tensor(norms, dtype=dtype)]
 
 
 @cache
@@ -167,14 +196,29 @@ def _of_pieces(lines: Tensor) -> Tensor:
     return torch.linalg.vector_norm(lines, dim=-1, dtype=_wide(lines.dtype))
 
 
+_PLAIN = (Tensor, nn.Parameter)
+
+
 def _has_values(weight: Tensor) -> bool:
     """Whether it lies on a CPU and can be asked for its values: not while a compiler or vmap looks on."""
     return (
-        type(weight) in (Tensor, nn.Parameter)
-        and weight.device.type == "cpu"
+        type(weight) in _PLAIN
+        and weight.is_cpu
         and not torch.compiler.is_compiling()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(weight)
+        and not _is_wrapped(weight)
     )
+
+
+def _is_wrapped(weight: Tensor) -> bool:
+    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(weight)
+    return wrapped
+
+
+def _is_eager() -> bool:
+    """Whether nobody looks on: no compiler, no mode that wants to see tensors."""
+    if torch.compiler.is_compiling():  # and cannot follow the next line
+        return False
+    return not (torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack())
 
 
 def _summed(weight: Tensor) -> torch.dtype:

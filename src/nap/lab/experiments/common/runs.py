@@ -12,9 +12,9 @@ import torch
 from nap.lab.aliases import slug
 from nap.lab.datasets.images import load
 from nap.lab.experiments.experiment import Run
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.population.arms import Arm
-from nap.lab.loops.population.continual import ArmRun, ContinualRun
-from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.population.continual import ArmRun, ContinualWork
 from nap.lab.loops.population.settings import Continual, OptimizerState
 
 Settings = TypeVar("Settings")
@@ -96,12 +96,12 @@ def arm_run(
     arm: Arm,
     config: Continual,
     tags: Mapping[str, Any],
-    kind: type[ContinualRun] = ContinualRun,
+    kind: type[ContinualWork] = ContinualWork,
 ) -> Run:
     """The run of one arm; `tags` are more fields of each of its rows."""
     what = ArmRun(arm, config, tags)
 
-    def start(device: torch.device) -> ContinualRun:
+    def start(device: torch.device) -> ContinualWork:
         return kind(what, load(config.data, count=config.images or None), device)
 
     return Run(slug(name), what, start)

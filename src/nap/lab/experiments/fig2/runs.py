@@ -16,8 +16,8 @@ from nap.lab.loops.population.build import network_factory
 from nap.lab.loops.population.continual import best_strategy, skeleton_of
 from nap.lab.loops.population.coupling import Coupling
 from nap.lab.loops.population.learner import Learner, Recipe
-from nap.lab.loops.population.population import initial_values
 from nap.lab.loops.population.settings import continual
+from nap.lab.loops.population.stacking import initial_values
 from nap.methods import Method
 from nap.rates.twins import TwinMode
 from nap.weights import Role, weight_groups

@@ -9,13 +9,13 @@ from torch import Tensor
 from nap.lab.experiments.common.runs import arm_run, at_task_changes
 from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.revival.config import NORMS, RevivalConfig
-from nap.lab.loops.population import measure
+from nap.lab.loops.population import diagnostics
 from nap.lab.loops.population.arms import Arm
-from nap.lab.loops.population.continual import ContinualRun, Row
+from nap.lab.loops.population.continual import ContinualWork, Row
 from nap.lab.loops.population.settings import OptimizerState, continual
 
 
-class RevivalRun(ContinualRun):
+class RevivalRun(ContinualWork):
     """A row after every epoch: how many units are dead, and how many of those dead before live again."""
 
     _dead: Tensor | None = None
@@ -23,7 +23,7 @@ class RevivalRun(ContinualRun):
     def step(self) -> list[Row]:
         task, epoch = self.task, self.done % self.settings.epochs
         super().step()
-        before, now = self._dead, measure.dead_masks(self.learner, self.learner.inputs(self.probe)).cpu()
+        before, now = self._dead, diagnostics.dead_masks(self.learner, self.learner.inputs(self.probe)).cpu()
         before = now if before is None else before
         self._dead = now
         numbers = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.experiment import arm_names
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED
-from nap.lab.loops.supervised.settings import Seeing
+from nap.lab.loops.supervised.settings import CifarConfig
 from nap.lab.models.presets import VGG_LIKE
 from nap.validation import check_range as check
 
@@ -19,7 +19,7 @@ else:
 
 
 @dataclass(frozen=True)
-class Table1CifarConfig(Seeing):
+class Table1CifarConfig(CifarConfig):
     """Settings of Table 1 (CIFAR-10)."""
 
     arms: tuple[ArmName, ...] = arm_names(ARMS[:3])
@@ -35,7 +35,7 @@ class Table1CifarConfig(Seeing):
 
 
 # "VGG16-like": of three networks with VGG-16's arithmetic, that whose baseline ends nearest to the paper's.
-# VGG-16 itself (`Seeing`'s own) ends .8 points below. Weights start as wide as those of Haiku's default, a
+# VGG-16 itself (the default) ends .8 points below. Weights start as wide as those of Haiku's default, a
 # normal of deviation 1/√inputs that is cut off at two deviations; NaP's have one norm, and so one rate, which
 # was chosen on images kept back, in the first of the three: there black edges without smoothing make norms
 # cost .8 points, and with edges of the mean level all arms end lower (PAPER.md).

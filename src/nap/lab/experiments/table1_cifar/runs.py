@@ -11,8 +11,8 @@ from nap.lab.experiments.table1_cifar.config import (
     Table1CifarConfig,
 )
 from nap.lab.loops.supervised.arms import VisionArm
-from nap.lab.loops.supervised.run import VisionWork
-from nap.lab.loops.supervised.settings import Seeing
+from nap.lab.loops.supervised.cifar_run import CifarWork
+from nap.lab.loops.supervised.settings import CifarConfig
 
 
 def runs(config: Table1CifarConfig) -> list[Run]:
@@ -24,12 +24,12 @@ def runs(config: Table1CifarConfig) -> list[Run]:
         run
         for arm in arms
         for run in seeded_runs(
-            config, [arm], _settings(config, arm), VisionWork, tags, together=config.together
+            config, [arm], _settings(config, arm), CifarWork, tags, together=config.together
         )
     ]
 
 
-def _settings(config: Table1CifarConfig, arm: VisionArm) -> Seeing:
+def _settings(config: Table1CifarConfig, arm: VisionArm) -> CifarConfig:
     """Of one arm: the norm of its weights is NaP's rate, while weight decay leads the others to their own."""
-    settings = settings_of(config, Seeing)
+    settings = settings_of(config, CifarConfig)
     return settings if arm.project else replace(settings, weight_norm=0.0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.experiment import arm_names
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED
-from nap.lab.loops.supervised.viewing import Viewing
+from nap.lab.loops.supervised.viewing import ImageNetConfig
 
 ARMS = (BASELINE, NORM_ONLY, NAP, TRANSLATED)
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ else:
 
 
 @dataclass(frozen=True)
-class Table1ImageNetConfig(Viewing):
+class Table1ImageNetConfig(ImageNetConfig):
     """Settings of Table 1 (ImageNet)."""
 
     arms: tuple[ArmName, ...] = arm_names(ARMS[:3])

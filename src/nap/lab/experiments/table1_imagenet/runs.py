@@ -8,12 +8,14 @@ from nap.lab.experiments.table1_imagenet.config import (
     ARMS,
     Table1ImageNetConfig,
 )
-from nap.lab.loops.supervised.viewing import Viewing
-from nap.lab.loops.supervised.viewing_run import ViewingWork
+from nap.lab.loops.supervised.imagenet_run import ImageNetWork
+from nap.lab.loops.supervised.viewing import ImageNetConfig
 
 
 def runs(config: Table1ImageNetConfig) -> list[Run]:
     """A run for each arm and seed."""
     arms = [arm for arm in ARMS if arm.name in config.arms]
     tags = {"experiment": "table1-imagenet"}
-    return seeded_runs(config, arms, settings_of(config, Viewing), ViewingWork, tags, distributed=True)
+    return seeded_runs(
+        config, arms, settings_of(config, ImageNetConfig), ImageNetWork, tags, distributed=True
+    )

@@ -25,10 +25,10 @@ from nap.lab.datasets.store import paths, sha256
 from nap.lab.datasets.tokenizer import Tokenizer
 from nap.lab.datasets.tokens import Windows
 from nap.lab.files import expanded
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.language import LanguageModelWork
 from nap.lab.loops.language.scoring import answers, require_room, summary
 from nap.lab.loops.language.settings import LanguageModelConfig
-from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.distributed import current_group
 
 Row = dict[str, Any]

@@ -8,11 +8,11 @@ import torch
 
 from nap.lab.datasets.corpus import load
 from nap.lab.datasets.tokens import TokenFile, Windows
-from nap.lab.loops.common.spread import spread_over
+from nap.lab.loops.common.parallel import parallelism
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.build import build, transformer_factory
 from nap.lab.loops.language.settings import LanguageModelConfig
 from nap.lab.loops.language.trainer import Trainer
-from nap.lab.loops.population.network_run import NetworkRun
 from nap.lab.runner.distributed import current_group
 from nap.lab.runner.work import OtherInputs
 
@@ -81,7 +81,7 @@ class LanguageModelWork:
             clip=s.clip,
             half=cuda,
             compile_=(cuda and s.steps >= WORTH_COMPILING) if compile_ is None else compile_,
-            spread=spread_over(group),
+            parallel=parallelism(group),
         )
 
     def step(self) -> list[Row]:

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from nap.lab.datasets.streams import batches
 from nap.lab.datasets.strings import copied_strings, random_strings
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.build import build, transformer_factory
 from nap.lab.loops.language.settings import CopyingConfig, MemorizationConfig, MemorizationRunConfig
 from nap.lab.loops.language.trainer import Parts, Trainer
-from nap.lab.loops.population.network_run import NetworkRun
 
 Row = dict[str, Any]
 UNSEEN = 128  # strings that copying is tested on

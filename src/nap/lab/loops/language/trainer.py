@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import nap
 from nap import diagnostics
-from nap.lab.loops.common.spread import Alone
-from nap.lab.loops.common.watch import Watch
+from nap.lab.loops.common.nonfinite import UpdateMonitor
+from nap.lab.loops.common.parallel import Single
 from nap.projection.misuse import MisuseWarning
 from nap.weights import Role
 
@@ -31,7 +31,7 @@ class Trainer:
         weight_decay: of matrices; vectors (scales, offsets) are left alone.
         clip: the largest norm of all gradients together.
         half: products in bfloat16.
-        spread: how several processes share the model and its batches. Each of them has a trainer, makes the
+        parallel: how several processes share the model and its batches. Each of them has a trainer, makes the
             same calls with the same strings, and gets the same numbers.
     """
 
@@ -46,11 +46,11 @@ class Trainer:
         clip: float | None = None,
         half: bool = False,
         compile_: bool = False,
-        spread: Alone | None = None,
+        parallel: Single | None = None,
     ):
         self.model, self.projector, self.parts = model, projector, dict(parts)
-        self.spread = spread or Alone()
-        self.net = self.spread.wrapped(model, compile_=compile_)  # the model, as it is called to learn
+        self.parallel = parallel or Single()
+        self.net = self.parallel.wrap(model, compile_=compile_)  # the model, as it is called to learn
         self.clip, self.half, self.updates = clip, half, 0
         self._rate = learning_rate if callable(learning_rate) else lambda update: learning_rate
         named = dict(model.named_parameters())
@@ -61,7 +61,7 @@ class Trainer:
             {"params": [p for p in self.parameters if p.ndim < 2], "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=self._rate(0), fused=True)
-        self.watch = Watch(list(named), device)
+        self.watch = UpdateMonitor(list(named), device)
         self.optimizer.found_inf = self.watch.broken  # type: ignore[attr-defined]
         self._too_long = torch.ones((), device=device)  # gradients are divided by it
         if clip is not None:
@@ -72,7 +72,7 @@ class Trainer:
                 projector.attach(self.optimizer)
         self._right = torch.zeros(len(self.parts), device=device)
         self._since = 0
-        self._loss = self.spread.compiled(self._learnt_loss) if compile_ else self._learnt_loss
+        self._loss = self.parallel.compile(self._learnt_loss) if compile_ else self._learnt_loss
 
     def step(self, *strings: Tensor) -> None:
         """Learn from a batch of strings (B, L), given whole or in equal parts one after the other.
@@ -83,9 +83,9 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         found = torch.stack([self._backward(part, of=len(strings), at=at) for at, part in enumerate(strings)])
         with torch.no_grad():
-            loss, *right = self.spread.mean(found.sum(0))
+            loss, *right = self.parallel.mean(found.sum(0))
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            norm = self.watch.note_(loss, self.spread.norms(gradients))
+            norm = self.watch.note_(loss, self.parallel.norms(gradients))
             if self.clip is not None:
                 self._too_long.copy_((norm / self.clip).clamp(min=1))
             self._right += torch.stack(right)
@@ -97,8 +97,8 @@ class Trainer:
 
     def _backward(self, strings: Tensor, *, of: int, at: int) -> Tensor:
         """What a part adds to the loss and to the shares of right predictions, of this process's strings."""
-        with self.spread.part(last=at == of - 1):
-            loss, right = self._loss(self.spread.mine(strings))
+        with self.parallel.accumulation(last=at == of - 1):
+            loss, right = self._loss(self.parallel.shard(strings))
             (loss / of).backward()
         return torch.cat([loss.detach().view(1), right]) / of
 
@@ -121,7 +121,7 @@ class Trainer:
     def judging(self) -> Iterator[None]:
         """Inside, the model is called without learning; several processes make as many calls each."""
         self.model.eval()
-        with torch.no_grad(), self.spread.judging():
+        with torch.no_grad(), self.parallel.evaluation():
             yield
 
     def judge(self, batches: Iterable[Tensor]) -> tuple[float, dict[str, float]]:
@@ -130,15 +130,15 @@ class Trainer:
         Several processes take turns: each has one of the next few batches. One that has none left takes the
         last as well, which does not count: a model in pieces needs all of them at every call.
         """
-        left, count, rank = iter(batches), 0, self.spread.rank
+        left, count, rank = iter(batches), 0, self.parallel.rank
         total = torch.zeros(1 + len(self.parts), device=self._right.device)
         with self.judging():
-            while turn := list(islice(left, self.spread.size)):
+            while turn := list(islice(left, self.parallel.world_size)):
                 mine = turn[min(rank, len(turn) - 1)]
                 loss, right = self.loss(mine)
                 total += torch.cat([loss.view(1), right]) * (len(mine) if rank < len(turn) else 0)
                 count += sum(map(len, turn))
-        loss, *shares = (self.spread.sum(total) / count).tolist()
+        loss, *shares = (self.parallel.sum(total) / count).tolist()
         return loss, dict(zip(self.parts, shares, strict=True))
 
     def logits(self, tokens: Tensor) -> Tensor:
@@ -178,9 +178,11 @@ class Trainer:
         """The same from one process and from several; with several, only rank 0 gets the tensors."""
         optimizer = self.optimizer.state_dict()
         kept = optimizer["state"].items()
-        whole = {at: {key: self.spread.whole(value) for key, value in of.items()} for at, of in kept}
+        whole = {at: {key: self.parallel.full_tensor(value) for key, value in of.items()} for at, of in kept}
         return {
-            "model": {name: self.spread.whole(p.detach()) for name, p in self.model.named_parameters()},
+            "model": {
+                name: self.parallel.full_tensor(p.detach()) for name, p in self.model.named_parameters()
+            },
             "optimizer": {**optimizer, "state": whole},
             "projector": None if self.projector is None else self.projector.state_dict(),
             "watch": self.watch.state_dict(),
@@ -193,10 +195,10 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up a state, from however many processes; each is given all of it."""
         for name, parameter in self.model.named_parameters():
-            parameter.copy_(self.spread.held(state["model"][name], parameter))
+            parameter.copy_(self.parallel.distribute(state["model"][name], parameter))
         order = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         held = {
-            at: {key: self.spread.held(value, order[at]) for key, value in of.items()}
+            at: {key: self.parallel.distribute(value, order[at]) for key, value in of.items()}
             for at, of in state["optimizer"]["state"].items()
         }
         self.optimizer.load_state_dict({**state["optimizer"], "state": held})

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 import nap
 from nap.lab.datasets.images import Images
 from nap.lab.datasets.streams import Stream, batches
-from nap.lab.loops.population import measure
+from nap.lab.loops.population import diagnostics
 from nap.lab.loops.population.arms import Arm
 from nap.lab.loops.population.build import METHODS, network_factory
 from nap.lab.loops.population.learner import Learner, Recipe, Tally
-from nap.lab.loops.population.population import Strategy, build, initial_values
 from nap.lab.loops.population.projection import PopulationProjector
 from nap.lab.loops.population.settings import Continual
+from nap.lab.loops.population.stacking import Strategy, build, initial_values
 from nap.methods import Method
 
 Row = dict[str, Any]
@@ -40,7 +40,7 @@ class ArmRun:
     tags: Mapping[str, Any] = field(default_factory=dict)  # more fields of each row
 
 
-class ContinualRun:
+class ContinualWork:
     """The `Work` of one arm: `step` is an epoch of every seed."""
 
     unit = "epochs"
@@ -171,7 +171,7 @@ class ContinualRun:
             if self._resets_optimizer:
                 learner.reset_optimizer_()
         x, y = learner.inputs(self.probe), learner.labels.gather(1, self.probe)
-        self._start = {"start_gradient_norm": measure.gradient_norms(learner, x, y).double().cpu()}
+        self._start = {"start_gradient_norm": diagnostics.gradient_norms(learner, x, y).double().cpu()}
 
     @property
     def _resets_optimizer(self) -> bool:
@@ -194,10 +194,10 @@ class ContinualRun:
     def _diagnostics(self) -> dict[str, Tensor]:
         learner, x = self.learner, self.learner.inputs(self.probe)
         numbers = {
-            **measure.norm_numbers(learner),
-            **measure.scale_drift(learner),
-            **measure.jacobian_norms(learner, x[:, :128]),
-            **measure.unit_numbers(learner, x),
+            **diagnostics.norm_numbers(learner),
+            **diagnostics.scale_drift(learner),
+            **diagnostics.jacobian_norms(learner, x[:, :128]),
+            **diagnostics.unit_numbers(learner, x),
         }
         if x.is_cuda:
             torch.cuda.empty_cache()  # training needs far less: leave the rest to processes beside this one

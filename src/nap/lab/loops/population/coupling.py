@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nap.lab.loops.population.population import Stacked
+from nap.lab.loops.population.stacking import Stacked
 from nap.methods import Method, Training
 from nap.projection.sphere import norms_of, project_tensors_
 from nap.rates.twins import TwinMode

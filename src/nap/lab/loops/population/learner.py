@@ -12,10 +12,10 @@ from torch.func import vmap
 from torch.nn import functional as F
 
 from nap.lab.datasets.streams import reorder
-from nap.lab.loops.common.graph import captured, compiled
-from nap.lab.loops.common.guard import Guard, culprit
-from nap.lab.loops.population.population import Stacked, Strategy, forward
+from nap.lab.loops.common.cuda_graph import capture, compile_static
+from nap.lab.loops.common.nonfinite import NonFiniteGuard, culprit
 from nap.lab.loops.population.projection import PopulationProjector
+from nap.lab.loops.population.stacking import Stacked, Strategy, forward
 from nap.lab.runner.work import NotFinite
 from nap.methods import Method, Training
 from nap.methods.moments import moments_of
@@ -84,7 +84,7 @@ class Learner:
         self.members = len(next(iter(initial.values())))
         device = images.device
         self.forward = forward(skeleton, recipe.strategy)
-        self._losses = compiled(self.losses) if recipe.compiled else self.losses
+        self._losses = compile_static(self.losses) if recipe.compiled else self.losses
         self.parameters = self._laid_out(initial, self.images[:batch_size])
         self.generators = [Generator(device) for _ in range(self.members)]
         self.optimizer = _optimizer(recipe, list(self.parameters.values()), device)
@@ -108,7 +108,7 @@ class Learner:
         self._index = torch.zeros(index, dtype=torch.int64, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._sums = torch.zeros(3, self.members, dtype=images.dtype, device=device)
-        self._guard = Guard(self.members, device)
+        self._guard = NonFiniteGuard(self.members, device)
         self.optimizer.found_inf = self._guard.broken  # type: ignore[attr-defined]
         self._move_: Callable[[Tensor], None] = self._step_and_project_
         self._norms: Callable[[Sequence[Tensor]], Tensor] = member_norms
@@ -210,9 +210,9 @@ class Learner:
         some = next(iter(self.parameters.values()))
         if not some.is_cuda or some.dtype != torch.float32:
             return
-        from nap.lab.loops.population import kernels
+        from nap.lab.loops.population import fused_adam
 
-        self._norms = kernels.member_norms
+        self._norms = fused_adam.member_norms
         between = not self.method.host_side and type(self.method).after_step_ is not Method.after_step_
         projector = self.projector
         if between or not isinstance(self.optimizer, torch.optim.Adam):
@@ -220,7 +220,7 @@ class Learner:
         if projector is not None and not isinstance(projector, PopulationProjector):
             return
         radii = {} if projector is None else projector.radii
-        step_on_spheres = kernels.AdamOnSpheres(self.optimizer, self.parameters, radii, self._guard.broken)
+        step_on_spheres = fused_adam.FusedAdam(self.optimizer, self.parameters, radii, self._guard.broken)
 
         def move_(x: Tensor) -> None:
             step_on_spheres()
@@ -251,7 +251,7 @@ class Learner:
         self._update()  # makes the optimizer's state
         self._use_kernels()
         changing = [*self.parameters.values(), self._position, self._sums, *self._guard.tensors]
-        step = captured(self._update, changing, self.generators) if self.recipe.graph else self._update
+        step = capture(self._update, changing, self.generators) if self.recipe.graph else self._update
         self.load_parameters_(self.initial)
         self.reset_optimizer_()
         self._position.zero_()

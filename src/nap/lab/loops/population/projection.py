@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import nap
-from nap.lab.loops.population.population import Stacked
+from nap.lab.loops.population.stacking import Stacked
 from nap.projection.affine import decay_scale_offset, joint_scale_offset
 from nap.projection.plan import pairs_of
 from nap.projection.sphere import norms_of, project_tensors_

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from nap.lab.loops.common.graph import captured, compiled
+from nap.lab.loops.common.cuda_graph import capture, compile_static
 from nap.lab.loops.rainbow.evaluation import greedy
 from nap.lab.loops.rainbow.replay import Outcome, Replay
 from nap.lab.models.rainbow_net import RainbowNet
@@ -39,10 +39,10 @@ class Actor:
         self.outcome = _empty_outcome(replay)
         self._announced = torch.zeros(replay.lanes, dtype=torch.int64, pin_memory=device.type == "cuda")
         self._arrived = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
-        self._best = compiled(self.best) if compile_ else self.best
+        self._best = compile_static(self.best) if compile_ else self.best
         self._turn: Callable[[], None] = self._take_in
         if graph:
-            self._turn = captured(self._take_in, [*replay.small_tensors, self.actions], [generator])
+            self._turn = capture(self._take_in, [*replay.small_tensors, self.actions], [generator])
 
     def turn(self) -> None:
         """Store `outcome`, what the games did with `actions`, and put the next actions in their place."""

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from nap.lab.loops.common.graph import at_once, captured, compiled
-from nap.lab.loops.common.watch import Watch
+from nap.lab.loops.common.cuda_graph import capture, compile_static, on_streams
+from nap.lab.loops.common.nonfinite import UpdateMonitor
 from nap.lab.loops.rainbow import c51
 from nap.lab.loops.rainbow.evaluation import greedy
 from nap.lab.loops.rainbow.networks import Built
@@ -40,13 +40,13 @@ class Learner:
         self.correction = torch.tensor(settings.correction, dtype=torch.float64, device=self.device)
         self._knobs: tuple[float, float] | None = None  # what these two were last set to
         self.generator = Generator(self.device)
-        self.watch = Watch([name for name, _ in self.online.named_parameters()], self.device)
+        self.watch = UpdateMonitor([name for name, _ in self.online.named_parameters()], self.device)
         self._too_long = torch.ones((), device=self.device)  # gradients are divided by it
         self.optimizer = self._adam()
         self.updates = 0
         cuda = self.device.type == "cuda"
         self._sides = [torch.cuda.Stream(self.device) for _ in range(2)] if cuda else []
-        prepared = compiled if compile_ else _as_it_is
+        prepared = compile_static if compile_ else _as_it_is
         self._draw, self._weighed = prepared(replay.draw), prepared(self.weighed)
         self._best, self._values, self._taken = (prepared(f) for f in (self.best, self.values, self.taken))
         self._note_, self._rank_ = prepared(self.note_), prepared(self.rank_)
@@ -70,7 +70,7 @@ class Learner:
         u = self.replay.uniform_numbers(self.settings.batch_size, self.generator)
         v = self.online.uniform_numbers(3, self.generator)
         batch = self._draw(u)
-        best, values, taken = at_once(
+        best, values, taken = on_streams(
             self._sides,
             lambda: self._best(batch.next_states, v[1:2]),
             lambda: self._values(batch.next_states, v[2:3]),
@@ -185,7 +185,7 @@ class Learner:
         """An update as a graph; all is as before."""
         self.replay.mass.fill_(1.0)  # something to draw
         own = [*self.parameters, *self._moments, self._too_long, *self.watch.tensors]
-        update = captured(self._learn, [*own, *self.replay.small_tensors], [self.generator])
+        update = capture(self._learn, [*own, *self.replay.small_tensors], [self.generator])
         self.replay.clear_()
         return update
 

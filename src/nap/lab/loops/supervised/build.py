@@ -10,15 +10,15 @@ from torch import Tensor, nn
 import nap
 from nap.lab.loops.supervised.arms import VisionArm
 from nap.lab.loops.supervised.classifier import Rates, Recipe
-from nap.lab.loops.supervised.settings import Seeing
-from nap.lab.loops.supervised.viewing import Viewing
+from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.supervised.viewing import ImageNetConfig
 from nap.lab.models.resnet import ResNetV2
 from nap.lab.models.vgg import vgg
 
 EPS = 1e-5  # absolute: as fast as a norm written by hand, and weights on their sphere never come near it
 
 
-def vgg_factory(config: Seeing, shape: Sequence[int], classes: int) -> Callable[[], nn.Module]:
+def vgg_factory(config: CifarConfig, shape: Sequence[int], classes: int) -> Callable[[], nn.Module]:
     """Builds a network of these settings for images of `shape` (C, H, W) at each call."""
     return lambda: vgg(
         shape,
@@ -33,7 +33,7 @@ def vgg_factory(config: Seeing, shape: Sequence[int], classes: int) -> Callable[
     )
 
 
-def resnet_factory(config: Viewing, classes: int) -> Callable[[], nn.Module]:
+def resnet_factory(config: ImageNetConfig, classes: int) -> Callable[[], nn.Module]:
     """Builds a network of these settings at each call."""
     return lambda: ResNetV2(3, classes, blocks=config.blocks, width=config.width, small=config.small_stem)
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import nap
 from nap import diagnostics
-from nap.lab.loops.common.graph import captured
-from nap.lab.loops.common.spread import Alone
-from nap.lab.loops.common.watch import Watch
+from nap.lab.loops.common.cuda_graph import capture
+from nap.lab.loops.common.nonfinite import UpdateMonitor
+from nap.lab.loops.common.parallel import Single
 from nap.weights import Role
 
 WORTH_COMPILING = 20_000  # updates of a run; a guess: it takes a minute or two and saves milliseconds
@@ -41,7 +41,7 @@ class Classifier:
 
     Args:
         half: products in bfloat16.
-        spread: over processes, each of which makes the same calls with its share of the images.
+        parallel: over processes, each of which makes the same calls with its share of the images.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Classifier:
         *,
         half: bool = False,
         compile_: bool = False,
-        spread: Alone | None = None,
+        parallel: Single | None = None,
     ):
         self.model, self.projector, self.recipe, self.half = model, projector, recipe, half
-        self.spread = spread or Alone()
-        self.net = self.spread.wrapped(model, compile_=compile_)  # the model, as it is called to learn
+        self.parallel = parallel or Single()
+        self.net = self.parallel.wrap(model, compile_=compile_)  # the model, as it is called to learn
         named = dict(model.named_parameters())
         self.parameters = list(named.values())
         device = self.parameters[0].device
@@ -82,9 +82,9 @@ class Classifier:
         if recipe.momentum > 0:
             for parameter in self.parameters:  # they must be there before a graph is recorded
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        self.watch = Watch(list(named), device)
+        self.watch = UpdateMonitor(list(named), device)
         self.optimizer.found_inf = self.watch.broken  # type: ignore[attr-defined]
-        self._loss = self.spread.compiled(self._learnt_loss) if compile_ else self._learnt_loss
+        self._loss = self.parallel.compile(self._learnt_loss) if compile_ else self._learnt_loss
         self.right = torch.zeros((), dtype=torch.int64, device=device)
 
     def set_rates_(self, followed: float, others: float) -> None:
@@ -97,7 +97,7 @@ class Classifier:
         loss, right = self._loss(*batch)
         norms = self._gradient_norms(loss)
         with torch.no_grad():
-            self._note_(self.spread.mean(loss.detach()), self.spread.sum(right), norms)
+            self._note_(self.parallel.mean(loss.detach()), self.parallel.sum(right), norms)
         self._descend_()
 
     def recorded(self, step: Callable[[], None], *more: Tensor) -> Callable[[], None]:
@@ -105,7 +105,7 @@ class Classifier:
 
         After `load_state_dict` it must be recorded anew: the projector has other radii then.
         """
-        return captured(step, [*self.changing(), *more])
+        return capture(step, [*self.changing(), *more])
 
     def changing(self) -> list[Tensor]:
         """All that an update changes."""
@@ -150,14 +150,14 @@ class Classifier:
         Several processes are judged on different images, and each gets the numbers of all.
         """
         self.model.eval()
-        self.spread.alike_(self.model)
+        self.parallel.broadcast_buffers_(self.model)
         sums = torch.zeros(3, dtype=torch.float64, device=self.right.device)  # of loss, right, images
         for images, labels in batches:
             loss, right = self._loss_of(self.model, images, labels, 0.0)
             sums[0] += loss * len(labels)
             sums[1] += right
             sums[2] += len(labels)
-        loss_sum, right_sum, count = self.spread.sum(sums).tolist()
+        loss_sum, right_sum, count = self.parallel.sum(sums).tolist()
         return {"test_loss": loss_sum / count, "test_accuracy": right_sum / count}
 
     def read(self, seen: int) -> dict[str, float]:

@@ -22,9 +22,9 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from nap.lab.datasets.image_files import BrokenImage, EncodedImages
 from nap.lab.datasets.streams import batches
-from nap.lab.loops.supervised.looks import Looks
-from nap.lab.loops.supervised.passing import PATIENCE_SECONDS, PREFETCH, put_there_
-from nap.lab.loops.supervised.worker_signals import settle, unsettled
+from nap.lab.loops.supervised.random_resized_crop import ResizedCrops
+from nap.lab.loops.supervised.shared_memory import PATIENCE_SECONDS, PREFETCH, put_there_
+from nap.lab.loops.supervised.worker_init import settle, unsettled
 from nap.lab.runner.machine import cores, sharers
 
 Batch = tuple[Tensor, Tensor]  # images (B, size, size, 3) of uint8, labels (B,) of int64
@@ -33,34 +33,46 @@ MOST_WORKERS = 32
 _OPEN: WeakSet[Generator[Batch, None, None]] = WeakSet()
 
 
-class Learnt(Dataset[Batch | str]):
-    """Item k is what this process, `rank` of `size`, learns from in update k."""
+class TrainBatches(Dataset[Batch | str]):
+    """Item k is what this process, `rank` of `world_size`, learns from in update k."""
 
     def __init__(
-        self, pictures: EncodedImages, looks: Looks, batch_size: int, *, rank: int = 0, size: int = 1
+        self,
+        pictures: EncodedImages,
+        crops: ResizedCrops,
+        batch_size: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
     ):
-        self.pictures, self.looks, self.batch_size = pictures, looks, batch_size
+        self.pictures, self.crops, self.batch_size = pictures, crops, batch_size
         self.steps = len(pictures) // batch_size  # of an epoch
-        self._share = slice(rank * batch_size // size, (rank + 1) * batch_size // size)
+        self._share = slice(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
         self.most = self._share.stop - self._share.start  # images of a batch
 
     def __getitem__(self, step: int) -> Batch | str:
         epoch, place = divmod(step, self.steps)
-        order = _order(self.looks.seed, epoch, len(self.pictures), self.batch_size)
+        order = _order(self.crops.seed, epoch, len(self.pictures), self.batch_size)
         numbers = order[place, self._share].tolist()
         return _batch(
-            self.pictures, numbers, (self.looks.drawn(self.pictures, number, epoch) for number in numbers)
+            self.pictures, numbers, (self.crops.drawn(self.pictures, number, epoch) for number in numbers)
         )
 
 
-class Judged(Dataset[Batch | str]):
+class EvalBatches(Dataset[Batch | str]):
     """Item k is the k-th batch of images that this process is judged on; the last may be smaller."""
 
     def __init__(
-        self, pictures: EncodedImages, looks: Looks, batch_size: int, *, rank: int = 0, size: int = 1
+        self,
+        pictures: EncodedImages,
+        crops: ResizedCrops,
+        batch_size: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
     ):
-        self.pictures, self.looks = pictures, looks
-        numbers = range(rank, len(pictures), size)
+        self.pictures, self.crops = pictures, crops
+        numbers = range(rank, len(pictures), world_size)
         self._parts = [numbers[at : at + batch_size] for at in range(0, len(numbers), batch_size)]
         self.most = min(batch_size, len(numbers))  # images of a batch
 
@@ -69,19 +81,19 @@ class Judged(Dataset[Batch | str]):
 
     def __getitem__(self, place: int) -> Batch | str:
         numbers = self._parts[place]
-        return _batch(self.pictures, numbers, (self.looks.plain(self.pictures, number) for number in numbers))
+        return _batch(self.pictures, numbers, (self.crops.plain(self.pictures, number) for number in numbers))
 
 
-class Needed(Dataset[Batch | str]):
+class RunBatches(Dataset[Batch | str]):
     """All that a run needs: item ("learn", k) is item k of `learnt`, ("judge", k) is item k of `judged`."""
 
-    def __init__(self, learnt: Learnt, judged: Judged):
+    def __init__(self, learnt: TrainBatches, judged: EvalBatches):
         self.learnt, self.judged = learnt, judged
 
     @property
     def batch_bytes(self) -> int:
         """The size of the largest batch: three levels a pixel, and a label an image."""
-        return max(self.learnt.most, self.judged.most) * (3 * self.learnt.looks.size**2 + 8)
+        return max(self.learnt.most, self.judged.most) * (3 * self.learnt.crops.size**2 + 8)
 
     def __getitem__(self, item: Item) -> Batch | str:
         kind, number = item
@@ -151,10 +163,10 @@ def workers_for(device: torch.device) -> int:
     return min(MOST_WORKERS, max(1, cores() // sharers()))
 
 
-def _batch(pictures: EncodedImages, numbers: Sequence[int], looks: Iterable[np.ndarray]) -> Batch | str:
+def _batch(pictures: EncodedImages, numbers: Sequence[int], crops: Iterable[np.ndarray]) -> Batch | str:
     """The batch; or, as words, why there is none: an error would travel with the worker's traceback in it."""
     try:
-        images = torch.from_numpy(np.stack(list(looks)))
+        images = torch.from_numpy(np.stack(list(crops)))
     except BrokenImage as error:
         return str(error)
     labels = torch.from_numpy(pictures.labels[list(numbers)])

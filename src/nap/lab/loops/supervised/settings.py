@@ -13,7 +13,7 @@ Edges = Literal["black", "mean", "mirror"]
 
 
 @dataclass(frozen=True)
-class Seeing:
+class CifarConfig:
     """A network, images, and how they are learnt."""
 
     data: Literal["cifar10", "mnist", "fashion-mnist", "digits"] = "cifar10"
@@ -96,7 +96,7 @@ class Seeing:
     def rate(self, step: int) -> float:
         """The learning rate of an update, counted from 0.
 
-        >>> [Seeing(steps=100).rate(step) for step in (0, 49, 50, 99)]
+        >>> [CifarConfig(steps=100).rate(step) for step in (0, 49, 50, 99)]
         [0.025, 0.025, 0.0025, 0.00025]
         """
         falls = sum(step >= share * self.steps for share in self.decays)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import nap
-from nap.lab.loops.supervised.augment import Crops
 from nap.lab.loops.supervised.classifier import Classifier, Rates
-from nap.lab.loops.supervised.settings import Seeing
+from nap.lab.loops.supervised.random_crop import PaddedImages
+from nap.lab.loops.supervised.settings import CifarConfig
 
 AT_ONCE = 1000  # images that are judged together
 
@@ -23,7 +23,7 @@ class Trainer(Classifier):
 
     Args:
         graph: each update is a replay of a recording; by default on CUDA.
-        quick: weights are updated by kernels of our own (`nap.lab.loops.supervised.descent`), for products
+        quick: weights are updated by kernels of our own (`nap.lab.loops.supervised.fused_sgd`), for products
             in bfloat16 and SGD with momentum; by default where each update is a replay, and Triton is there.
     """
 
@@ -31,9 +31,9 @@ class Trainer(Classifier):
         self,
         model: nn.Module,
         projector: nap.Projector | None,
-        images: Crops,
+        images: PaddedImages,
         labels: Tensor,
-        settings: Seeing,
+        settings: CifarConfig,
         *,
         half: bool = False,
         compile_: bool = False,
@@ -61,12 +61,12 @@ class Trainer(Classifier):
     def _made(self, *, must: bool) -> Any:
         """What makes updates quickly; None where Triton is not installed, and need not be."""
         try:
-            from nap.lab.loops.supervised.descent import Descent
+            from nap.lab.loops.supervised.fused_sgd import FusedSGD
         except ImportError:  # it comes with the CUDA builds of torch only
             if must:
                 raise
             return None
-        return Descent([self.optimizer], self.parameters, self.radii(), self.watch.broken)
+        return FusedSGD([self.optimizer], self.parameters, self.radii(), self.watch.broken)
 
     def radii(self) -> dict[int, Tensor]:
         """By place among the parameters: the norms that weights are kept at."""
@@ -103,7 +103,7 @@ class Trainer(Classifier):
                     self.set_rates_(*now)
                 self._step()
 
-    def judge(self, images: Crops, labels: Tensor) -> dict[str, float]:
+    def judge(self, images: PaddedImages, labels: Tensor) -> dict[str, float]:
         """Loss and accuracy on images as they are, without learning."""
 
         def batches() -> Iterator[tuple[Tensor, Tensor]]:

@@ -12,7 +12,7 @@ from nap.validation import check_range as check
 
 
 @dataclass(frozen=True)
-class Viewing:
+class ImageNetConfig:
     """A residual network, images in files, and how they are learnt."""
 
     data: Literal["imagenet", "cifar10", "digits"] = "imagenet"
@@ -78,7 +78,7 @@ class Viewing:
     def rate(self, step: int, a_pass: int) -> float:
         """The learning rate of an update, counted from 0, where `a_pass` of them make an epoch.
 
-        >>> viewing = Viewing(epochs=3, warm_up=1.0)
+        >>> viewing = ImageNetConfig(epochs=3, warm_up=1.0)
         >>> [round(viewing.rate(step, 4), 4) for step in range(12)]
         [0.025, 0.05, 0.075, 0.1, 0.097, 0.0883, 0.075, 0.0587, 0.0413, 0.025, 0.0117, 0.003]
         """

@@ -11,15 +11,23 @@ import torch
 from torch import Tensor
 
 from nap.lab.datasets.imagenet import load_imagenet
-from nap.lab.loops.common.spread import spread_over
-from nap.lab.loops.population.network_run import NetworkRun
+from nap.lab.loops.common.parallel import parallelism
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised.build import build, learning_rates, resnet_factory
+from nap.lab.loops.supervised.cifar_run import Row
 from nap.lab.loops.supervised.classifier import WORTH_COMPILING, Classifier
-from nap.lab.loops.supervised.loading import Batch, Judged, Learnt, Needed, batches_of, loader, workers_for
-from nap.lab.loops.supervised.looks import Looks
-from nap.lab.loops.supervised.passing import check_room, in_plain_words
-from nap.lab.loops.supervised.run import Row
-from nap.lab.loops.supervised.viewing import Viewing
+from nap.lab.loops.supervised.loading import (
+    Batch,
+    EvalBatches,
+    RunBatches,
+    TrainBatches,
+    batches_of,
+    loader,
+    workers_for,
+)
+from nap.lab.loops.supervised.random_resized_crop import ResizedCrops
+from nap.lab.loops.supervised.shared_memory import check_room, in_plain_words
+from nap.lab.loops.supervised.viewing import ImageNetConfig
 from nap.lab.runner.distributed import current_group
 from nap.lab.runner.work import OtherInputs
 
@@ -28,7 +36,7 @@ MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet's 
 Learning = Callable[[Tensor, Tensor], None]
 
 
-class ViewingWork:
+class ImageNetWork:
     """The `Work` of one network: `step` is a few updates, and a row where one is due.
 
     Where torchrun started several processes, each has such a work and all make the same calls.
@@ -51,7 +59,7 @@ class ViewingWork:
         workers: int | None = None,
     ):
         self.what, self.device = what, device
-        s: Viewing = what.settings
+        s: ImageNetConfig = what.settings
         group = current_group()
         if s.batch_size % group.world_size:
             raise ValueError(
@@ -75,10 +83,10 @@ class ViewingWork:
         if count < s.batch_size:
             raise ValueError(f"a batch of {s.batch_size}, but {found.about} has {count} images; lower it")
         self._read = {"train": found.train.fingerprint, "test": found.test.fingerprint}
-        looks = Looks(what.seed, size=s.size, resize=s.resize, smallest=s.smallest, flip=s.flip)
-        self.needed = Needed(
-            Learnt(found.train, looks, s.batch_size, rank=group.rank, size=group.world_size),
-            Judged(found.test, looks, s.batch_size, rank=group.rank, size=group.world_size),
+        looks = ResizedCrops(what.seed, size=s.size, resize=s.resize, smallest=s.smallest, flip=s.flip)
+        self.needed = RunBatches(
+            TrainBatches(found.train, looks, s.batch_size, rank=group.rank, world_size=group.world_size),
+            EvalBatches(found.test, looks, s.batch_size, rank=group.rank, world_size=group.world_size),
         )
         self._workers = workers_for(device) if workers is None else workers
         check_room(self._workers, self.needed.batch_bytes)
@@ -99,7 +107,7 @@ class ViewingWork:
             s,
             half=cuda,
             compile_=(cuda and self.total >= WORTH_COMPILING) if compile_ is None else compile_,
-            spread=spread_over(group),
+            parallel=parallelism(group),
         )
 
     @in_plain_words()
@@ -162,7 +170,7 @@ class ViewingWork:
 
     def _row(self, updates: int, stream: Iterator[Batch]) -> Row:
         """What came of the last `updates`, judged on what comes next in the stream."""
-        s: Viewing = self.what.settings
+        s: ImageNetConfig = self.what.settings
         row = {"arm": self.what.arm.name, **self.what.tags, "seed": self.what.seed, "step": self.done}
         row |= {"data": self._about, "epoch": self.done / self._a_pass}
         row |= self.trainer.read(updates * s.batch_size)

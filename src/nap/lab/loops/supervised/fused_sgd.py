@@ -146,7 +146,7 @@ def _rescale(table, owners, norms, BLOCK: tl.constexpr):
             _scale(row, at, size, factor, False)
 
 
-class Descent:
+class FusedSGD:
     """The same as `optimizer.step()` followed by W ← ρ·W/‖W‖, with the optimizer's own state.
 
     Args:

@@ -21,7 +21,7 @@ TRIES = 10  # until a part fits into the image
 
 
 @dataclass(frozen=True)
-class Looks:
+class ResizedCrops:
     """How images are looked at.
 
     `smallest` is the least share of an image's area that a random part has. To be judged, an image is

@@ -7,7 +7,7 @@ of the images is the same with the taps in reverse, that of the kernel a product
 
 cuDNN has no form for many networks but groups, which are slow, and for one network and small batches it takes
 small tiles, whose reads wait for the cache. K networks fill the chip with large ones. Where images and
-channels are such that the chip can fetch them by itself, `convolution_boxes` does the same in less time.
+channels are such that the chip can fetch them by itself, `conv_tma` does the same in less time.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nap.lab.loops.supervised.stacked import convolution_boxes as boxes
-from nap.lab.loops.supervised.stacked.convolution_parts import added_up, room
-from nap.lab.loops.supervised.stacked.convolution_tiles import (
+from nap.lab.loops.supervised.stacked import conv_tma as boxes
+from nap.lab.loops.supervised.stacked.conv_tuning import (
     Tiles,
     gradient_boxes,
     gradient_tiles,
@@ -27,6 +26,7 @@ from nap.lab.loops.supervised.stacked.convolution_tiles import (
     product_boxes,
     product_tiles,
 )
+from nap.lab.loops.supervised.stacked.split_k import added_up, room
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 
 Those norms are a factor and a shift for each sample and channel (`nap.norms.moments`). So images are gone
 over four times: for their moments, and to apply all of it; then backward for two sums, and for the gradient.
-Each is an operation of our own, on a GPU by `rectified_kernels`, and so is what lies between
+Each is an operation of our own, on a GPU by `fused_bn_relu_triton`, and so is what lies between
 (`coefficients`). The gradient of all of it hangs on the second of them, which takes the rest as given.
 """
 
@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nap.lab.loops.supervised.stacked.coefficients import coefficients, coefficients_gradient
-from nap.lab.loops.supervised.stacked.stacks import by_position, laid_out, like, one_stack
-from nap.lab.loops.supervised.stacked.trusted import best
+from nap.lab.loops.supervised.stacked.bn_affine import coefficients, coefficients_gradient
+from nap.lab.loops.supervised.stacked.checked_kernel import best
+from nap.lab.loops.supervised.stacked.layout import by_position, laid_out, like, one_stack
 
 
-class Rectified(NamedTuple):
+class FusedOutput(NamedTuple):
     """What comes out, and mean and variance of each channel as BatchNorm follows them."""
 
     images: Tensor
@@ -38,7 +38,7 @@ def rectified(
     eps_before: float = 1e-5,
     centre: bool = True,
     pool: bool = False,
-) -> Rectified:
+) -> FusedOutput:
     """BatchNorm with this scale and offset of images (N, C, H, W), in training, then ReLU.
 
     Args:
@@ -59,7 +59,7 @@ def rectified(
             moments, *parameters, eps, eps_before, centre, count
         )
     found: Tensor = _rectified(x[None], factor, shift, moments, units, *parameters, eps, centre, pool)
-    return Rectified(found.squeeze(0), middle.squeeze(0), spread.squeeze(0))
+    return FusedOutput(found.squeeze(0), middle.squeeze(0), spread.squeeze(0))
 
 
 @torch.library.custom_op("nap_lab::moments", mutates_args=())
@@ -155,9 +155,9 @@ def _reaching(dy: Tensor, value: Tensor, pool: bool) -> Tensor:
 
 
 def _kernels() -> Any:
-    from nap.lab.loops.supervised.stacked import rectified_kernels
+    from nap.lab.loops.supervised.stacked import fused_bn_relu_triton
 
-    return rectified_kernels
+    return fused_bn_relu_triton
 
 
 @_moments.register_fake

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nap.lab.loops.supervised.stacked.convolution import adopt_
-from nap.lab.loops.supervised.stacked.rectified import rectified
+from nap.lab.loops.supervised.stacked.conv import adopt_
+from nap.lab.loops.supervised.stacked.fused_bn_relu import rectified
 from nap.norms import moments
 from nap.norms.joined import TELLS, JoinedBatchNorm2d, Known
 from nap.norms.norm import CHILD, HOOK, Norm

@@ -9,22 +9,22 @@ from torch import Tensor
 
 from nap.lab.datasets.images import split
 from nap.lab.datasets.streams import batches
-from nap.lab.loops.population.network_run import NetworkRun
-from nap.lab.loops.supervised.augment import Crops
+from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised.build import build, learning_rates, vgg_factory
 from nap.lab.loops.supervised.classifier import WORTH_COMPILING
-from nap.lab.loops.supervised.settings import Seeing
-from nap.lab.loops.supervised.together import Together
+from nap.lab.loops.supervised.random_crop import PaddedImages
+from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.supervised.stacked_trainer import StackedTrainer
 from nap.lab.loops.supervised.trainer import Trainer
 from nap.lab.runner.work import NotFinite
 
 Row = dict[str, Any]
 
 
-class VisionWork:
+class CifarWork:
     """The `Work` of one network: `step` is one pass over the images, or what is left of the updates.
 
-    Of several networks, too, which on a GPU learn in one step (`nap.lab.loops.supervised.together`). A
+    Of several networks, too, which on a GPU learn in one step (`nap.lab.loops.supervised.stacked_trainer`). A
     single one that is worth compiling learns in the same way there: on 32 × 32 images, with BatchNorm, those
     kernels are the faster ones. Not so with dropout, which is not drawn for each of several.
     """
@@ -41,11 +41,11 @@ class VisionWork:
         stack: bool | None = None,
     ):
         self.what, self.device = what, device
-        s: Seeing = what.settings
+        s: CifarConfig = what.settings
         self._train, test = split(s.data, s.held_out)
         mean, std = self._train.statistics()
         self._images, self._test = (
-            Crops.of(part.pixels.to(device), mean, std, edge=s.crop, flip=s.flip, edges=s.edges)
+            PaddedImages.of(part.pixels.to(device), mean, std, edge=s.crop, flip=s.flip, edges=s.edges)
             for part in (self._train, test)
         )
         self._labels, self._test_labels = self._train.labels.to(device), test.labels.to(device)
@@ -64,7 +64,7 @@ class VisionWork:
             stack = cuda and (what.together > 1 or (compile_ and not s.dropout))
         options = {"quick": False, "graph": False} if stack else {"compile_": compile_, "graph": graph}
         self.trainers = [self._trainer(seed, half=cuda, **options) for seed in what.seeds]
-        self._together = Together(self.trainers, graph=graph) if stack else None
+        self._together = StackedTrainer(self.trainers, graph=graph) if stack else None
 
     @property
     def trainer(self) -> Trainer:
@@ -72,7 +72,7 @@ class VisionWork:
         return self.trainers[0]
 
     def _trainer(self, seed: int, **options: Any) -> Trainer:
-        s: Seeing = self.what.settings
+        s: CifarConfig = self.what.settings
         example = self._images.plain(torch.arange(2, device=self.device)).cpu()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -82,7 +82,7 @@ class VisionWork:
         return Trainer(model, projector, self._images, self._labels, s, **options)
 
     def step(self) -> list[Row]:
-        s: Seeing = self.what.settings
+        s: CifarConfig = self.what.settings
         first = self.done * self._a_pass
         orders = [self._order(seed)[: s.steps - first] for seed in self.what.seeds]
         numbers = [(seed << 20) + self.done for seed in self.what.seeds]  # seeds for what this pass draws
@@ -119,7 +119,7 @@ class VisionWork:
             self._together.refresh_()
 
     def _row(self, k: int, step: int) -> Row:
-        s: Seeing = self.what.settings
+        s: CifarConfig = self.what.settings
         passes = (self.done - 1) % s.every + 1
         seen = (step - (self.done - passes) * self._a_pass) * s.batch_size
         trainer, seed = self.trainers[k], self.what.seeds[k]

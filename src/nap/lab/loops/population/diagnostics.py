@@ -11,7 +11,7 @@ from torch.func import functional_call, vmap
 import nap
 from nap import diagnostics
 from nap.lab.loops.population.learner import Learner, member_norms
-from nap.lab.loops.population.population import Stacked
+from nap.lab.loops.population.stacking import Stacked
 from nap.rates.learning_rate import Update, effective_lr
 from nap.weights import WEIGHT_ROLES, Role
 

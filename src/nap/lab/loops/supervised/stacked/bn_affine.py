@@ -2,7 +2,7 @@
 
 All of it is small, (K, N, C), and PyTorch's compiler makes two to four launches of it for each layer, with a
 norm in front seven, each of which waits for the one before. Here they are one each way, or two
-(`coefficients_kernels`).
+(`bn_affine_triton`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nap.lab.loops.supervised.stacked.trusted import best
+from nap.lab.loops.supervised.stacked.checked_kernel import best
 from nap.norms import moments as norms
 
 
@@ -130,9 +130,9 @@ def _back_through_front(
 
 
 def _kernels() -> Any:
-    from nap.lab.loops.supervised.stacked import coefficients_kernels
+    from nap.lab.loops.supervised.stacked import bn_affine_triton
 
-    return coefficients_kernels
+    return bn_affine_triton
 
 
 @coefficients.register_fake

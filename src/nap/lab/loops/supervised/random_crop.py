@@ -13,7 +13,7 @@ from nap.lab.loops.supervised.settings import Edges
 
 
 @dataclass(frozen=True, eq=False)
-class Crops:
+class PaddedImages:
     """Images with an edge around them, uint8 (N, H + 2·edge, W + 2·edge, C), and how to look at them.
 
     `mean` and `std` are those of each channel, in levels from 0 to 255.
@@ -35,7 +35,7 @@ class Crops:
         edge: int = 4,
         flip: bool = True,
         edges: Edges = "black",
-    ) -> Crops:
+    ) -> PaddedImages:
         """Of images (N, C, H, W)."""
         mean, std = mean.to(pixels.device).float(), std.to(pixels.device).float()
         padded = with_edge(pixels, edge, edges, mean).permute(0, 2, 3, 1).contiguous()

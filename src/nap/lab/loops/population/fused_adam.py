@@ -78,7 +78,7 @@ def member_norms(tensors: Sequence[Tensor]) -> Tensor:
     return sums.sum(1).sqrt()
 
 
-class AdamOnSpheres:
+class FusedAdam:
     """A step of Adam and the projection after it, in nine passes over the weights instead of twelve.
 
     The same as `optimizer.step()` followed by W ← ρ·W/‖W‖, with the optimizer's own state.

@@ -1,6 +1,6 @@
 """Convolutions of K networks whose images the chip itself fetches, box by box (Triton, Hopper).
 
-The products are those of `convolution_kernels`, where a program works out the address of every number that it
+The products are those of `conv_triton`, where a program works out the address of every number that it
 reads, and whether that lies in the image. Here positions are taken as a box of a few images and rows. For
 each tap of the kernel the box is moved, and one instruction fetches what it then covers, with zeros beyond
 the edges (TMA); the program itself does little but the product. That asks for images whose sides are powers
@@ -17,8 +17,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from nap.lab.loops.supervised.stacked.convolution_parts import added_up, room
-from nap.lab.loops.supervised.stacked.convolution_tiles import DEPTH, Boxes, box_of
+from nap.lab.loops.supervised.stacked.conv_tuning import DEPTH, Boxes, box_of
+from nap.lab.loops.supervised.stacked.split_k import added_up, room
 
 
 @triton.jit
@@ -82,12 +82,12 @@ def fetches(x: Tensor) -> bool:
 
 
 def convolved(x: Tensor, w: Tensor, tiles: Boxes) -> Tensor:
-    """As `convolution_kernels.convolved`."""
+    """As `conv_triton.convolved`."""
     return _correlated(x, w, w.shape[1], False, tiles)
 
 
 def image_gradient(dy: Tensor, w: Tensor, tiles: Boxes) -> Tensor:
-    """As `convolution_kernels.image_gradient`."""
+    """As `conv_triton.image_gradient`."""
     return _correlated(dy, w, w.shape[4], True, tiles)
 
 
@@ -109,7 +109,7 @@ def _correlated(x: Tensor, w: Tensor, made: int, reverse: bool, tiles: Boxes) ->
 
 
 def kernel_gradient(dy: Tensor, x: Tensor, side: int, tiles: Boxes) -> Tensor:
-    """As `convolution_kernels.kernel_gradient`."""
+    """As `conv_triton.kernel_gradient`."""
     members, images, height, width, channels = x.shape
     made, count = dy.shape[4], images * height * width
     depth = min(DEPTH, count)

@@ -1,7 +1,7 @@
 """Convolutions of stacked networks: under `vmap` one launch does those of all members.
 
 `convolve` is an operation with rules of its own for `vmap` and gradients, so what is written for one network
-can be compiled for K. On a GPU it is done by `convolution_kernels`, as far as they can be `trusted`;
+can be compiled for K. On a GPU it is done by `conv_triton`, as far as they can be `trusted`;
 elsewhere by one convolution a member.
 """
 
@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from nap.lab.loops.supervised.stacked.stacks import by_position, laid_out, like, one_stack
-from nap.lab.loops.supervised.stacked.trusted import best
+from nap.lab.loops.supervised.stacked.checked_kernel import best
+from nap.lab.loops.supervised.stacked.layout import by_position, laid_out, like, one_stack
 
 
 def convolve(images: Tensor, kernel: Tensor) -> Tensor:
@@ -70,9 +70,9 @@ def _each(one: Callable[[Tensor, Tensor], Tensor], *stacks: Tensor) -> Tensor:
 
 
 def _kernels() -> Any:
-    from nap.lab.loops.supervised.stacked import convolution_kernels
+    from nap.lab.loops.supervised.stacked import conv_triton
 
-    return convolution_kernels
+    return conv_triton
 
 
 @_convolved.register_fake

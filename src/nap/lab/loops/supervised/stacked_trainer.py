@@ -17,20 +17,20 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from nap.lab.loops.common.graph import captured
-from nap.lab.loops.common.watch import Seen, watched
+from nap.lab.loops.common.cuda_graph import capture
+from nap.lab.loops.common.nonfinite import MonitorState, monitor_after
 from nap.lab.loops.supervised.classifier import Rates
-from nap.lab.loops.supervised.stackable import gather_, stackable
+from nap.lab.loops.supervised.stacked.convert import gather_, stackable
 from nap.lab.loops.supervised.trainer import Trainer
 
 ALIGNED = 16  # numbers: each member begins at a multiple of so many, which wide reads ask for
 
 
-class Together:
+class StackedTrainer:
     """Trainers whose networks learn in one step from now on.
 
     They must be alike in all but their seed, and learn from the same images. On CUDA the step is one graph.
-    Weights are updated by `nap.lab.loops.supervised.descent` where `Trainer` would choose that, too.
+    Weights are updated by `nap.lab.loops.supervised.fused_sgd` where `Trainer` would choose that, too.
 
     Args:
         backend: of `torch.compile`, without which norms over whole images cannot be stacked.
@@ -48,7 +48,9 @@ class Together:
         self._shares, self._gathered = gather_(self._skeleton)
         self._draws = _stacked([t.draws for t in self.trainers])
         self._right = _stacked([t.right for t in self.trainers])
-        self._watched = Seen(*map(_stacked, zip(*(t.watch.tensors for t in self.trainers), strict=True)))
+        self._monitors = MonitorState(
+            *map(_stacked, zip(*(t.watch.tensors for t in self.trainers), strict=True))
+        )
         self._at = torch.zeros((), dtype=torch.int64, device=device)
         self._skip = torch.zeros_like(first.watch.broken)
         self._ones = torch.ones(len(self.trainers), device=device)
@@ -134,16 +136,16 @@ class Together:
 
     def _noted(self, losses: Tensor, right: Tensor, norms: Tensor) -> None:
         """See an update before it is made; one that is not finite is not (by `descent`, none of all is)."""
-        seen, _ = vmap(watched)(self._watched, losses, norms)
-        for tensor, now in zip(self._watched, seen, strict=True):
+        seen, _ = vmap(monitor_after)(self._monitors, losses, norms)
+        for tensor, now in zip(self._monitors, seen, strict=True):
             tensor.copy_(now)
         self._right += right
-        self._skip.copy_(self._watched.broken.amax(0))
+        self._skip.copy_(self._monitors.broken.amax(0))
         self._at.copy_((self._at + 1) % self._draws.shape[1])
 
     def _descend_quickly(self) -> None:
         """Weights in bfloat16 to compute with, and one update for those of all members."""
-        from nap.lab.loops.supervised.descent import Descent
+        from nap.lab.loops.supervised.fused_sgd import FusedSGD
 
         members, count = len(self.trainers), len(self._names)
         halves = {i: w for i, w in enumerate(self._weights) if w.ndim > 2}
@@ -151,7 +153,7 @@ class Together:
         halves = {i: half.requires_grad_() for i, half in halves.items()}
         self._leaves = [halves.get(i, weight) for i, weight in enumerate(self._weights)]
         copies = {k * count + i: half.detach()[k] for i, half in halves.items() for k in range(members)}
-        self._descent = Descent(
+        self._descent = FusedSGD(
             [trainer.optimizer for trainer in self.trainers],
             list(chain.from_iterable(trainer.parameters for trainer in self.trainers)),
             self._radii(),
@@ -167,7 +169,7 @@ class Together:
     def _recorded(self) -> Callable[[], None]:
         """The update as a graph."""
         changing = [self._at, self._skip, *self._leaves]
-        replay = captured(self._next, [*changing, *(held for t in self.trainers for held in t.changing())])
+        replay = capture(self._next, [*changing, *(held for t in self.trainers for held in t.changing())])
         if self._descent is not None:
             self._descent.send_()
         return replay

@@ -1,0 +1,54 @@
+"""The size of the weights in front of a norm, which a relative eps is relative to: s² = Σ‖W‖²/rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import _C, Tensor, nn
+
+_PLAIN = (Tensor, nn.Parameter)
+_SMALLEST, _LARGEST = 1e-20, 1e20  # of s²: beyond them eps·s² or y² may leave float32
+
+
+def mean_square(weights: Sequence[Tensor], rows: int | None) -> float | None:
+    """s² of `row_rms` as a number, where it is there without a wait: eager, on a CPU, of a usual size."""
+    if torch.compiler.is_compiling() or _C._len_torch_function_stack() or _C._len_torch_dispatch_stack():
+        return None  # who looks on shall see tensors
+    total = 0.0
+    for weight in weights:
+        if type(weight) not in _PLAIN or not weight.is_cpu or _C._get_tracing_state() is not None:
+            return None
+        detached = weight.detach()
+        if detached.dtype not in (torch.float32, torch.float64):
+            detached = detached.float()
+        norm = torch.linalg.vector_norm(detached)
+        if type(norm) is not Tensor or _C._functorch.is_functorch_wrapped_tensor(norm):
+            return None
+        total += norm.item() ** 2
+    squares = total / (rows or weights[0].shape[0]) if weights else 0.0
+    return squares if _SMALLEST < squares < _LARGEST else None
+
+
+def row_rms(weights: Sequence[Tensor], rows: int | None = None) -> Tensor:
+    """s with s² = Σ‖W‖²/rows, in float32 or better; 1 where every weight is zero.
+
+    A constant for gradients. Through s they would change by a share of eps, as orthogonal to the
+    weight as any LayerNorm's are; and they would cost three more passes over every weight.
+    """
+    if not weights:
+        raise ValueError(
+            "a norm with relative eps needs the weights in front of it: norm(y, weight); "
+            "or build it with an absolute eps, such as Norm(width, eps=1e-5)"
+        )
+    wide = torch.promote_types(weights[0].dtype, torch.float32)
+    norms = [_norm(w.detach(), wide) for w in weights]
+    norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    rms = norm * (rows or weights[0].shape[0]) ** -0.5
+    return rms + (rms == 0)
+
+
+def _norm(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    if torch.compiler.is_compiling():  # rows first: four times as fast, for a stack of weights under vmap
+        weight = torch.linalg.vector_norm(weight.flatten(1), dim=1, dtype=dtype)
+    return torch.linalg.vector_norm(weight, dtype=dtype)
