@@ -117,3 +117,14 @@ def test_members_of_members_are_refused_with_a_way_out():
         nap.normalize_(net, X.float())
     nap.normalize_(net, X.float(), allow=["w"])
     assert nap.weight_groups(net)["w"].role == "un-normalised"
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler's, at a graph break
+def test_an_ensemble_compiles():
+    net = Written(
+        lambda net, x: torch.vmap(lambda w, v: torch.relu(x @ w) @ v)(net.w, net.v),
+        w=nn.Parameter(torch.randn(4, 6, 8)),
+        v=nn.Parameter(torch.randn(4, 8, 2)),
+    )
+    nap.normalize_(net, X.float())
+    torch.testing.assert_close(torch.compile(net, backend="eager")(X.float()), net(X.float()))

@@ -219,13 +219,13 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
     covered = getattr(decision.model.get_submodule(carry.site), CHILD, None)
     if inside and (found := carrier_of(decision.model, carry.site, use.sources)) is not None:
         weights = [decision.model.get_parameter(name) for name in use.sources]
-        covered = norm_on_product(decision.model.get_submodule(found[0]), weights)
+        covered = norm_on_product(decision.model.get_submodule(found[0]), weights, use.part)
     if isinstance(covered, FusedNorm):
         reached = frozenset().union(*heads.groups) if heads else features
         if reached is not None and reached <= covered.normalised_features():
             return
     if inside:
-        want = decision.products.setdefault((carry.site, use.sources), Want(use))
+        want = decision.products.setdefault((carry.site, use.sources, use.part), Want(use))
     else:
         want = decision.wants.setdefault(carry.site, Want(use))
     want.batch_norm |= carry.batch_norm
@@ -254,7 +254,7 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
     be on the sum. And not where a module that is called uses the same weights.
     """
     use = flow.uses[carry.key]
-    if product_name(use.sources) in decision.untracked or use.sources & flow.warped:
+    if product_name(use.sources, use.part) in decision.untracked or use.sources & flow.warped:
         return False
     if use.made is None or not use.fed or meeting.faults.get(carry) or not use.sources:
         return False

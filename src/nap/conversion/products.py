@@ -26,7 +26,7 @@ UseKey = tuple[str, int, int]
 
 def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequence[Flow]) -> None:
     """The norm that the product of these weights wants, unless something stands against it."""
-    (site, sources), use, options, model = key, want.use, decision.options, decision.model
+    (site, sources, part), use, options, model = key, want.use, decision.options, decision.model
     found = carrier_of(model, site, sources)
     assert found is not None
     assert use.output is not None
@@ -52,7 +52,7 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
     members = members_of(use, model, layout, parts, next(iter(mapped), ()))
     partial = any(s.name is None for s in parts)
     centred = not (want.heads and not want.part)
-    decision.placements[product_name(sources)] = Placement(
+    decision.placements[product_name(sources, part)] = Placement(
         carrier,
         "normalise product",
         type(model.get_submodule(carrier)).__name__,
@@ -72,7 +72,8 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
         gain=want.gain,
         **members,
         weights=paths,
-        zero=() if partial else _fused_biases(model, carrier, use),
+        zero=() if partial or part else _fused_biases(model, carrier, use),
+        part=part,
         like=name,
     )
     return None
@@ -80,13 +81,12 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
 
 def _otherwise_used(key: ProductKey, want: Want, flows: Sequence[Flow]) -> str | None:
     """Why the product of these weights must not be normalised wherever it is made."""
-    site, sources = key
     reason = next(iter(want.reasons))
     for flow in flows:
         made: dict[int, list[UseKey]] = defaultdict(list)  # the products of each call
         for found, use in flow.uses.items():
             where = found[0]
-            if where == site and use.sources == sources and use.fed:
+            if (where, use.sources, use.part) == key and use.fed:
                 made[found[1]].append(found)
                 if found in flow.returned_keys and (want.whole or not want.part):
                     return f"its product {reason} inside the network and is also returned as an output"
@@ -104,12 +104,11 @@ def _otherwise_used(key: ProductKey, want: Want, flows: Sequence[Flow]) -> str |
 
 def _has_offset(model: nn.Module, key: ProductKey, flows: Sequence[Flow], width: int) -> bool:
     """Whether a vector of parameters is added to the product later: it does what an offset would."""
-    site, sources = key
     added = {
         name
         for flow in flows
         for (where, call, op), use in flow.uses.items()
-        if where == site and use.sources == sources
+        if (where, use.sources, use.part) == key
         for name in flow.shifts.get((where, call, op), ())
     }
     return any(model.get_parameter(name).numel() == width for name in added)

@@ -31,6 +31,7 @@ class Use:
     operation: str
     axis: int = -1  # of output features
     spatial: int = 0  # space axes of a convolution
+    part: tuple[int, ...] = ()  # of its one weight: where it begins, its sizes and strides; empty: all of it
     members: tuple[int, ...] = ()  # of a stack of layers: axes that list them, counted from the end
     output: Tensor | None = None  # what the site returned
     linear: bool = False  # the result scales with each of these parameters

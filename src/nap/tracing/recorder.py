@@ -338,7 +338,8 @@ class Recorder(TorchFunctionMode):
         """Whether parts of this result have norms of their own."""
         weights = [self.weights[name] for name in self.flow.uses[carry.key].sources]
         around = [name for name in self.modules if f"{carry.site}.".startswith(f"{name}.") or not name]
-        on_product = [norm_on_product(self.modules[name], weights) for name in around] if weights else []
+        part = self.flow.uses[carry.key].part
+        on_product = [norm_on_product(self.modules[n], weights, part) for n in around] if weights else []
         return any(
             isinstance(n, FusedNorm) for n in (getattr(self.modules[carry.site], CHILD, None), *on_product)
         )
