@@ -78,7 +78,7 @@ def trained(corpus: Corpus, options: argparse.Namespace, arm: str, rate: float, 
         model.to(device),
         None if how.project is None else nap.Projector(model, **how.project),
         learning_rate=lambda update: _rate(update, rate, options),
-        parts={"accuracy": slice(None)},
+        spans={"accuracy": slice(None)},
         weight_decay=0.1,
         clip=1.0,
         half=device.type == "cuda",
@@ -90,7 +90,7 @@ def trained(corpus: Corpus, options: argparse.Namespace, arm: str, rate: float, 
         trainer.watch.check()
     except ValueError:  # a loss or gradient that is not finite
         return float("inf")
-    return trainer.judge(_eval_batches(corpus, options))[0]
+    return trainer.evaluate(_eval_batches(corpus, options))[0]
 
 
 def _rate(update: int, peak: float, options: argparse.Namespace) -> float:

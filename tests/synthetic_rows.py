@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 Row = dict[str, Any]
-METHODS = ("none", "L2", "regenerative", "shrink and perturb", "ReDo", "leaky ReLU", "Langevin")
+METHODS = ("none", "L2", "L2 Init", "shrink and perturb", "ReDo", "leaky ReLU", "Langevin")
 MANIFEST = {
     "started": "2025-11-15T10:00:00+00:00",
     "finished": "2025-11-15T10:01:40+00:00",

@@ -92,7 +92,7 @@ def fig4_world(as_told: bool) -> Iterator[Row]:
             change = 0.01
         else:
             redo = method == "ReDo"
-            level = (0.4 if redo else 0.2) if nap else 0.28 if method in ("ReDo", "regenerative") else 0.3
+            level = (0.4 if redo else 0.2) if nap else 0.28 if method in ("ReDo", "L2 Init") else 0.3
             level -= 0.05 * (permuted and not nap)
             change = -0.3 if redo else -0.05
         norm, units, rank = (10.0, 40.0), (0.1, 0.8), (100.0, 20.0)
@@ -212,11 +212,11 @@ def language_world(as_told: bool) -> Iterator[Row]:
     for arm, accuracy in points.items():
         keys = {"experiment": "table1-language", "arm": arm}
         yield from rows_of(keys, {"accuracy": np.linspace(0.1, accuracy, 10)}, steps)
-        for exam in ("held out", "lambada", "piqa"):
+        for eval_set in ("held out", "lambada", "piqa"):
             result = {"accuracy": np.array([accuracy])}
-            if exam != "held out":
-                result["answered"] = np.array([accuracy + 0.1])
-            yield from rows_of(keys | {"kind": "exam", "set": exam}, result, steps[-1:])
+            if eval_set != "held out":
+                result["answer_accuracy"] = np.array([accuracy + 0.1])
+            yield from rows_of(keys | {"kind": "evaluation", "eval_set": eval_set}, result, steps[-1:])
 
 
 def cifar_world(as_told: bool) -> Iterator[Row]:

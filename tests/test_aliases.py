@@ -32,8 +32,12 @@ COMMANDS = {  # archive: a command that asks for its runs, with what was the def
     "fig3-small": "fig3 --scale small --games boxing freeway pong --seeds 2 --no-save-replay",
     "fig4-small": "fig4 --scale small --optimizer-state legacy --affine decay",
     "fig5-sequential-small": "fig5-sequential --scale small --no-save-replay",
+    "induction-sines-paper": "induction --scale paper --forms 100+50 --positions sines --clip 0 --every 100",
+    "strings-paper": "strings --scale paper --optimizer-state legacy --clip 0",
     "table1-cifar-paper": "table1-cifar --scale paper",
     "table1-imagenet-small": "table1-imagenet --scale small",
+    "table1-language-small": "table1-language --scale small "
+    "--exams c4=carry/ex/c4.jsonl pile=carry/ex/pile.jsonl wikitext-103 lambada siqa piqa",
     "walk-small": "walk --scale small",
 }
 
@@ -51,8 +55,15 @@ def settings(run: Run, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("archive", COMMANDS)
-def test_stored_runs_are_those_that_the_same_command_asks_for_today(archive: str, tmp_path: Path) -> None:
+def test_stored_runs_are_those_that_the_same_command_asks_for_today(
+    archive: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = unpacked(archive, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for word in COMMANDS[archive].split():
+        if file := word.partition("=")[2]:
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+            Path(file).touch()
     runs = [run for _, _, run in chosen(requested(COMMANDS[archive].split()))]
     there = [(run, folder_of(run, home)) for run in runs if folder_of(run, home).is_dir()]
     assert len(there) >= 0.7 * len(list(home.rglob("manifest.json")))
@@ -235,3 +246,13 @@ def test_an_old_option_is_mentioned_in_one_line(capsys: pytest.CaptureFixture[st
 def test_a_misspelt_option_is_no_old_one() -> None:
     with pytest.raises(ValueError, match=r"no setting --stpes 3; .*Did you mean --steps\?"):
         parse("tiny", EXPERIMENT.scales, ["--stpes", "3"])
+
+
+def test_a_switch_that_became_a_choice() -> None:
+    """`--fresh-moments` of strings is now a value of --optimizer-state, which other experiments share."""
+    for old, state in (("--fresh-moments", "reset"), ("--no-fresh-moments", "legacy")):
+        asked = requested(["strings", "--scale", "demo", old])
+        assert {run.config.settings.optimizer_state for _, _, run in chosen(asked)} == {state}
+    stored_then = {"settings": {"steps": 1000, "fresh_moments": True}}
+    now = {"settings": {"steps": 1000, "optimizer_state": "reset"}}
+    assert aliases.config(stored_then, now, "strings") == now

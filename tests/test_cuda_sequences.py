@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nap.lab.datasets.strings import random_strings
 from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, TransformerArm
 from nap.lab.loops.language.build import build, transformer_factory
 from nap.lab.loops.language.settings import MemorizationConfig
+from nap.lab.loops.language.string_run import random_strings
 from nap.lab.loops.language.trainer import Trainer
 
 pytestmark = [
@@ -26,7 +26,7 @@ def trainer(arm: TransformerArm, device: str, *, half: bool = False, compile_: b
         model.to(device),
         projector,
         learning_rate=1e-3,
-        parts={"accuracy": slice(None)},
+        spans={"accuracy": slice(None)},
         clip=1.0,
         half=half,
         compile_=compile_,

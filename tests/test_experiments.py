@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nap.lab import aliases
 from nap.lab import rows as row_files
 from nap.lab.claims import judge
 from nap.lab.datasets.catalog import find_images
@@ -27,6 +28,7 @@ from nap.lab.loops.population.continual import ArmRun
 from nap.lab.loops.population.learner import Learner
 from nap.lab.loops.population.settings import Continual
 from nap.lab.models.nets import cnn, mlp
+from nap.lab.options import parse
 from nap.lab.rows import Rows
 from tiny_runs import CPU, assert_same_parameters, finished, module_of, on_disk_and_back
 
@@ -130,6 +132,24 @@ def test_fig4_crosses_networks_streams_methods_and_nap(config: fig4_config.Fig4C
         norm = "layer" if tags["nap"] or plain else "none"
         assert (arm.norm, arm.project) == (norm, "step" if tags["nap"] else "never")
         assert settings.width == {"mlp": 512, "cnn": 256}[settings.network]
+
+
+def test_the_old_name_of_l2_init_still_works() -> None:
+    words = ["--methods", "none", "regenerative", "--regenerative", "0.01"]
+    config = parse("fig4", ALL["fig4"].scales, words).config
+    assert (config.methods, config.l2_init) == (("none", "L2 Init"), 0.01)
+    today = [run for run in ALL["fig4"].runs(config) if run.config.arm.method == "L2 Init"]
+    assert [aliases.run_names(run.name)[-1] for run in today] == [
+        f"mlp-random-labels-{arm}-reset" for arm in ("regenerative", "nap-regenerative")
+    ]
+    for run in today:
+        new = json.loads(json.dumps(dataclasses.asdict(run.config)))
+        old = json.loads(
+            json.dumps(new).replace("l2_init", "regenerative").replace("L2 Init", "regenerative")
+        )
+        assert "regenerative" in json.dumps(old)
+        assert aliases.config(old, new, "fig4") == new
+        assert aliases.row({"experiment": "fig4", **old["tags"]}) == {"experiment": "fig4", **new["tags"]}
 
 
 def test_stats_shares_the_runs_of_fig4() -> None:

@@ -255,6 +255,18 @@ def test_the_paper_s_settings_are_dqn_zoo_s() -> None:
     assert config.adam_eps == 0.005 / 32
 
 
+def test_seeds_can_share_a_run() -> None:
+    """Runs of three seeds and one of the last; an agent is the same, however many are in its run."""
+    experiment = experiments(["fig3"])["fig3"]
+    config = replace(experiment.scales["demo"], games=("catch",), arms=("NaP",), seeds=4)
+    alone, shared = experiment.runs(config), experiment.runs(replace(config, seeds_per_run=3))
+    assert [run.name for run in shared] == ["catch-nap-seeds-0-2", "catch-nap-seed-3"]
+    assert [list(run.config.seeds) for run in shared] == [[0, 1, 2], [3]]
+    assert shared[0].config.agents() == [run.config for run in alone[:3]]
+    assert shared[1].config == alone[3].config
+    assert len({run.tuned_as for run in (*alone, *shared)}) == 1
+
+
 @pytest.mark.slow
 def test_a_demo_run_ends_with_rows_for_its_claims() -> None:
     experiment = experiments(["fig6"])["fig6"]

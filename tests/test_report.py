@@ -15,8 +15,7 @@ import pytest
 import synthetic_rows as synthetic
 from nap.lab import report
 from nap.lab.experiments import load
-from nap.lab.report.facts import find_groups
-from nap.lab.report.facts_html import settings
+from nap.lab.report.facts import find_groups, settings
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 

@@ -19,8 +19,7 @@ from nap.lab.experiments.stats import figure as stats
 from nap.lab.experiments.walk import figure as walk
 from nap.lab.report.curves import curve, interval
 from nap.lab.report.draw import SIZES, svg
-from nap.lab.report.limits import limits
-from nap.lab.report.panels import Figure
+from nap.lab.report.panels import Figure, limits
 from nap.lab.rows import Rows
 
 MOST_BYTES_OF_A_PANEL = 150_000

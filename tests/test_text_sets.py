@@ -134,8 +134,8 @@ def test_both_forms_of_a_file_hold_the_same_questions(kind: str, tmp_path: Path)
 def test_answers_and_the_right_one(tmp_path: Path) -> None:
     first = {kind: multiple_choice.read(kind, jsonl(tmp_path / kind, requests(kind)))[0] for kind in OWN}
     assert first["lambada"] == multiple_choice.Question("I do not care about", (" signs",), 0)
-    assert (first["piqa"].answers, first["piqa"].right) == ((" a pin ", " a  saw"), 1)
-    assert (first["siqa"].answers, first["siqa"].right) == ((" a", " b", " c"), 2)
+    assert (first["piqa"].answers, first["piqa"].label) == ((" a pin ", " a  saw"), 1)
+    assert (first["siqa"].answers, first["siqa"].label) == ((" a", " b", " c"), 2)
 
 
 @pytest.mark.parametrize("line", [{"doc": {"goal": "x"}, "native_id": 9}, {"doc": {}}, ["doc"], 7])

@@ -10,6 +10,7 @@ import torch
 from nap.lab.loops.rainbow.run import RainbowRun
 from nap.lab.loops.rainbow.settings import Agent, AgentRun
 from nap.lab.loops.rainbow.variants import RAINBOW, Variant
+from nap.lab.runner.work import Work
 
 CPU = torch.device("cpu")
 TINY = Agent(
@@ -25,7 +26,7 @@ def agent(variant: Variant = RAINBOW, *, games: tuple[str, ...] = ("catch",), **
     return RainbowRun(AgentRun(variant, replace(TINY, **own), games, **options), CPU)
 
 
-def finished(run: RainbowRun) -> list[dict[str, Any]]:
+def finished(run: Work) -> list[dict[str, Any]]:
     """The rows of all that is left of a run, those of layers left out."""
     rows: list[dict[str, Any]] = []
     while run.done < run.total:

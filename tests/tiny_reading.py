@@ -10,12 +10,12 @@ from nap.lab.experiments import MODULES
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import NAP
-from nap.lab.loops.language.language import LanguageModelWork
+from nap.lab.loops.language.language_model_run import LanguageModelWork
 from nap.lab.loops.language.settings import LanguageModelConfig
 
 SMALL = LanguageModelConfig(
-    blocks=2, heads=2, width=16, tokenizer="bytes", length=16, batch_size=8, parts=2, steps=7, every=3,
-    warm_up=2, learning_rate=1e-2, clip=0.3, judged=12, seeds=1,
+    blocks=2, heads=2, width=16, tokenizer="bytes", length=16, batch_size=8, grad_accum_steps=2, steps=7,
+    eval_every=3, warmup_steps=2, learning_rate=1e-2, clip=0.3, valid_windows=12, seeds=1,
 )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ TINY = Continual(
     seeds=3,
     # strong methods, so that each leaves a mark within 12 updates
     l2=1e-2,
-    regenerative=1e-2,
+    l2_init=1e-2,
     redo_tau=0.3,
     redo_every=5,  # never in the last step of an epoch, after which a run projects once more
     noise=0.3,

@@ -88,10 +88,7 @@ class Record:
 def records() -> tuple[Record, ...]:
     """Every record, by experiment, scale and date."""
     found = [read_record(path) for path in EVIDENCE.glob("*.toml")]
-    order = list(MODULES)
-    return tuple(
-        sorted(found, key=lambda r: (order.index(r.experiments[0]), SCALES.index(r.scale), r.date, r.name))
-    )
+    return tuple(sorted(found, key=lambda r: (r.experiments[0], SCALES.index(r.scale), r.date, r.name)))
 
 
 def read_record(path: Path) -> Record:

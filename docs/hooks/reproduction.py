@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from nap.lab.claims import Verdict
-from nap.lab.claims.printed import summary
+from nap.lab.claims.verdicts import summary
 from nap.lab.experiments import MODULES, experiments
 from nap.lab.experiments.experiment import Experiment
+from nap.lab.report.draw import figure_html
 from nap.lab.report.facts import find_groups
-from nap.lab.report.figure_html import figure_html
-from nap.lab.report.sections import Part, parts_of
+from nap.lab.report.page import Part, parts_of
 from nap.lab.report.style import number
 from nap.lab.report.verdicts import claims_table, counts
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from nap.rates.twins import TwinPair
     from nap.weights import Role, weight_groups
 
+__version__ = "0.1.0"  # the one place that says it: pyproject.toml reads it here
+
 __all__ = [
     "ImplicitSchedule",
     "Plan",

@@ -17,14 +17,35 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 SETTINGS: dict[str, str] = {  # keys of configs, at any depth, and the options that set them (with hyphens)
+    "examined": "max_eval_examples",
+    "exams": "eval_sets",
+    "fresh_moments": "optimizer_state",
+    "induction/every": "eval_every",
+    "judged": "valid_windows",
+    "recompute": "activation_checkpointing",
+    "regenerative": "l2_init",
+    "table1-language/every": "eval_every",
+    "table1-language/parts": "grad_accum_steps",
+    "table1-language/tokens": "max_tokens",
+    "table1-language/warm_up": "warmup_steps",
+    "tied": "tie_embeddings",
 }
 VALUES: dict[str, dict[str, str]] = {  # new name of a setting or column: {old value: new value}
+    "method": {"regenerative": "L2 Init"},
+    "optimizer_state": {"false": "legacy", "true": "reset"},  # it was a switch
 }
 ARMS: dict[str, str] = {  # values of the column "arm" and of --arms; run folders are named after them
+    "NaP + regenerative": "NaP + L2 Init",
+    "regenerative": "L2 Init",
 }
 KINDS: dict[str, str] = {  # values of the column "kind"
+    "exam": "evaluation",
 }
 COLUMNS: dict[str, str] = {  # columns of rows
+    "table1-language/answered": "answer_accuracy",
+    "table1-language/answered_by_byte": "answer_accuracy_by_byte",
+    "table1-language/questions": "num_questions",
+    "table1-language/set": "eval_set",
 }
 OPTIONS: dict[str, str] = {  # options that every experiment has, without --
 }
@@ -151,6 +172,8 @@ def words(
     notes: list[str] = []
     for key, *values in groups:
         now = key if key in known else _option(key, known, experiment)
+        if now != key and not values:
+            now, *values = _switch(now)
         setting = now.removeprefix("--").replace("-", "_")
         renamed = [_listed(setting, value, experiment) for value in values]
         pairs = [(key, now), *zip(values, renamed, strict=True)]
@@ -169,6 +192,19 @@ def _option(key: str, known: Collection[str], experiment: str) -> str:
     return key
 
 
+def _switch(option: str) -> list[str]:
+    """A switch of old that is a choice of values today: that option, and its value.
+
+    >>> _switch("--no-optimizer-state"), _switch("--flip")
+    (['--optimizer-state', 'legacy'], ['--flip'])
+    """
+    name = option.removeprefix("--no-").removeprefix("--")
+    choices = VALUES.get(name.replace("-", "_"), {})
+    if "true" not in choices:
+        return [option]
+    return [f"--{name}", choices["false" if option.startswith("--no-") else "true"]]
+
+
 def _listed(setting: str, value: str, experiment: str) -> str:
     """A value of an option, where --arms and --methods list what --arm and the column are one of."""
     if setting == "arms":
@@ -180,6 +216,8 @@ def _listed(setting: str, value: str, experiment: str) -> str:
 
 
 def _value(name: str, value: Any, like: Any, experiment: str) -> Any:
+    if isinstance(value, bool):
+        return VALUES.get(name, {}).get(str(value).lower(), value)
     if isinstance(value, str) and value != like:
         return _new(ARMS, value, experiment) if name == "name" else VALUES.get(name, {}).get(value, value)
     if isinstance(value, list):

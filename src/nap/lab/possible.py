@@ -33,6 +33,7 @@ SIZES = {  # the most that a setting may be; paper scale has 1,536 units, 12 blo
     "replay": 10_000_000_000,
     "probe": 100_000_000,
     "together": 10_000,
+    "seeds_per_run": 10_000,
 }
 MOST = 1_000_000_000_000_000  # of any other whole number: steps, tokens, frames
 MAY_BE_INFINITE = ("clip",)  # no clipping
@@ -83,7 +84,7 @@ def _check_number(name: str, number: Any) -> None:
 
 
 def _named(config: Any) -> Iterator[tuple[str, Any]]:
-    for name in ("data", "text", "tokenizer", "exams"):
+    for name in ("data", "text", "tokenizer", "eval_sets"):
         if hasattr(config, name):
             yield name, getattr(config, name)
 
@@ -105,8 +106,8 @@ def _check_name(name: str, value: Any) -> None:
 
         for text in value if name == "text" else [value]:
             (check_text if name == "text" else check_tokenizer)(text)
-    if name == "exams":
-        from nap.lab.loops.language.examined import check_exam, named
+    if name == "eval_sets":
+        from nap.lab.loops.language.eval_sets import check_eval_set, parse_eval_sets
 
-        for exam, path in named(value).items():
-            check_exam(exam, path)
+        for source, path in parse_eval_sets(value).items():
+            check_eval_set(source, path)

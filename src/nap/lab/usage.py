@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 from typing import TypeAlias
+
+import nap
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -122,7 +123,7 @@ def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"nap {_version()}")
+    top.add_argument("--version", action="version", version=f"nap {nap.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_inspect(commands)
     _add(commands, "list", "the paper's experiments: what each shows, scales, data", "example: nap list")
@@ -226,10 +227,3 @@ def _eps(text: str) -> str | float:
         raise argparse.ArgumentTypeError(
             f"{text!r} is neither 'relative' nor a number such as 1e-5"
         ) from None
-
-
-def _version() -> str:
-    try:
-        return metadata.version("normalize-and-project")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"

@@ -8,8 +8,7 @@ Needs numpy alone, so verdicts can be had wherever the rows are.
 
 from nap.lab.claims.claim import Claim, Evidence, Region, Verdict
 from nap.lab.claims.folders import command, read
-from nap.lab.claims.printed import table, to_json
-from nap.lab.claims.verdicts import Result, judge
+from nap.lab.claims.verdicts import Result, judge, table, to_json
 
 __all__ = [
     "Claim",

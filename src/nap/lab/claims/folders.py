@@ -10,9 +10,8 @@ from pathlib import Path
 
 from nap.lab import rows as row_files
 from nap.lab.claims.claim import Verdict
-from nap.lab.claims.printed import summary, table, to_json
 from nap.lab.claims.samples import DAMAGED, UNFINISHED, standing
-from nap.lab.claims.verdicts import Result, judge
+from nap.lab.claims.verdicts import Result, judge, summary, table, to_json
 from nap.lab.rows import Rows
 from nap.lab.stored import MANIFEST, UNVERIFIED, StoredRun, stored_run
 

@@ -1,4 +1,4 @@
-"""Questions to a language model, each with answers of which one is right: LAMBADA, PIQA, Social IQA."""
+"""Multiple-choice and cloze questions for a language model: LAMBADA, PIQA, Social IQA."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from nap.lab.datasets.store import paths
 
 @dataclass(frozen=True)
 class Question:
-    """How a text begins, the ways in which it may go on, and which of them is right.
+    """A context, its possible continuations, and the index of the correct one.
 
-    With one answer alone the question is whether the model would have written it.
+    With a single answer it is a cloze question: whether the model writes that answer.
     """
 
-    begins: str
+    context: str
     answers: tuple[str, ...]
-    right: int = 0
+    label: int = 0
 
 
 def lambada(line: Mapping[str, Any]) -> Question:
     """A passage without its last word, and that word.
 
     >>> lambada({"text": "I do not care about signs"})
-    Question(begins='I do not care about', answers=(' signs',), right=0)
+    Question(context='I do not care about', answers=(' signs',), label=0)
     """
     if "query" in line:
         return Question(line["query"], (f" {line['answers_text'][0]}",))
-    begins, _, last = str(line["text"]).strip().rpartition(" ")
-    return Question(begins, (f" {last}",))
+    context, _, last = str(line["text"]).strip().rpartition(" ")
+    return Question(context, (f" {last}",))
 
 
 def piqa(line: Mapping[str, Any]) -> Question:
@@ -45,8 +45,8 @@ def piqa(line: Mapping[str, Any]) -> Question:
 def social_iqa(line: Mapping[str, Any]) -> Question:
     """A situation, a question about it, and three answers."""
     answers = tuple(f" {line[f'answer{letter}']}" for letter in "ABC")
-    begins = f"{line['context']}\nQuestion: {line['question']}\nAnswer:"
-    return Question(begins, answers, int(line["label"]) - 1)
+    context = f"{line['context']}\nQuestion: {line['question']}\nAnswer:"
+    return Question(context, answers, int(line["label"]) - 1)
 
 
 KINDS: Mapping[str, Callable[[Mapping[str, Any]], Question]] = {
@@ -65,7 +65,7 @@ def read(kind: str, path: Path | None = None) -> list[Question]:
     if kind not in KINDS:
         raise ValueError(f"there are no questions {kind!r}; there are {', '.join(KINDS)}")
     path = paths(kind)[0] if path is None else path
-    found, seen = [], set()
+    questions, seen = [], set()
     with path.open("rb") as lines:
         for number, text in enumerate(lines, start=1):
             if not text.strip():
@@ -78,15 +78,15 @@ def read(kind: str, path: Path | None = None) -> list[Question]:
                     seen.add(line["native_id"])
                     line = line["doc"]
                 question = KINDS[kind](line)
-                if not 0 <= question.right < len(question.answers):
-                    raise ValueError(f"label {question.right} names none of its answers")
+                if not 0 <= question.label < len(question.answers):
+                    raise ValueError(f"label {question.label} names none of its answers")
             except KeyError as error:
                 raise ValueError(
                     f"{path}, line {number}, is no question of {kind}: it has no field {error}"
                 ) from error
             except (ValueError, TypeError, IndexError) as error:
                 raise ValueError(f"{path}, line {number}, is no question of {kind}: {error!r}") from error
-            found.append(question)
-    if not found:
+            questions.append(question)
+    if not questions:
         raise ValueError(f"{path} has no questions")
-    return found
+    return questions

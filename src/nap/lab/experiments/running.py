@@ -126,7 +126,7 @@ def _announcement(experiment: Experiment, request: Request, device: torch.device
     runs = experiment.runs(request.config)
     count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
     what = runs[0].config
-    if not hasattr(what, "seed") or getattr(what, "together", 1) > 1:  # else each seed is a run
+    if not hasattr(what, "seed") or len(what.seeds) > 1:  # else each seed is a run
         count += f" of {request.config.seeds} seeds"
     if request.how.part != "1/1":
         count += f" (part {request.how.part} of them)"

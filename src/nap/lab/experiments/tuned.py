@@ -16,7 +16,9 @@ from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.runner.folder import differences
 
 FILE_NAME = "tuned.json"
-FREE = ("learning_rate", "seeds", "first_seed", "seed", "together", "tags", "name")  # may differ
+FREE = (  # may differ
+    "learning_rate", "seeds", "first_seed", "seed", "seeds_per_run", "together", "tags", "name",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

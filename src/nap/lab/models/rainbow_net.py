@@ -103,7 +103,8 @@ class RainbowNet(nn.Module):
 
     def features(self, frames: Tensor) -> Tensor:
         """What the convolutions make of frames, (B, n)."""
-        return self.torso(F.pixel_unshuffle(frames.flatten(1, -3) / 255.0, self.fold))
+        x = frames.flatten(1, -3).to(self.value.mu.weight.dtype) / 255.0
+        return self.torso(F.pixel_unshuffle(x, self.fold))
 
     def forward(self, frames: Tensor, noise: Tensor) -> Tensor:
         x = self.features(frames)

@@ -1,4 +1,4 @@
-"""A panel as SVG for the inside of an HTML page: text stays text, no outside names, few bytes."""
+"""Figures as HTML, their panels as SVG in it: text stays text, no outside names, few bytes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from nap.lab.report import style
-from nap.lab.report.limits import limits
-from nap.lab.report.panels import Panel
+from nap.lab.report.markup import Html, element
+from nap.lab.report.panels import Figure, Panel, limits
+from nap.lab.report.style import Look
 
 # Width and height in pixels and size of the type, by the number of panels side by side: such that the type is
 # 11 to 13 pixels high on a desk, where a panel is 290 to 420 wide, and on a phone, where it is 360.
@@ -184,3 +185,55 @@ def _slim(tag: str, name: str) -> str:
     tag = re.sub(r"font-family: [^;\"]*;? ?| transform=\"rotate\(-?0 [^\"]*", "", tag)
     tag = re.sub(r'(?<= d=")[^"]*', lambda path: re.sub(r"\s*([A-Za-z])\s*", r"\1", path[0]), tag)
     return re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), tag)
+
+
+def figure_html(figure: Figure) -> Html:
+    """The <figure>, or a <details> with it where it is folded."""
+    panels = [_panel_html(one, f"{figure.name}-{i}", figure.columns) for i, one in enumerate(figure.panels)]
+    body = element(
+        "figure",
+        element("h3", figure.title) if figure.title and not figure.folded else None,
+        None if figure.plain else _legend_html(figure.legend),
+        element("div", *panels, class_=f"panels of-{figure.columns}"),
+        element("figcaption", f"{figure.caption} {_band_words(figure)}".strip()),
+        id=figure.name,
+    )
+    return element("details", element("summary", figure.title), body) if figure.folded else body
+
+
+def _panel_html(panel: Panel, name: str, columns: int) -> Html:
+    if not panel.lines:
+        return element("div", element("b", panel.title), element("p", panel.note), class_="panel empty")
+    note = element("p", panel.note, class_="note") if panel.note else None
+    return element("div", Html(svg(panel, name, columns)), note, class_="panel")
+
+
+def _legend_html(legend: dict[str, Look]) -> Html:
+    return element(
+        "ul", *(element("li", _swatch(look), label) for label, look in legend.items()), class_="legend"
+    )
+
+
+def _swatch(look: Look) -> Html:
+    dash = f' stroke-dasharray="{look.dash}"' if look.dash else ""
+    return Html(
+        f'<svg class="swatch" viewBox="0 0 26 8" aria-hidden="true"><line x1="1" x2="25" y1="4" y2="4" '
+        f'stroke="{look.colour}" stroke-width="{look.width + 0.4:.1f}"{dash}/></svg>'
+    )
+
+
+def _band_words(figure: Figure) -> str:
+    """What lines and shades are, for the caption."""
+    if figure.plain or not figure.seeds:
+        return ""
+    few, many = figure.seeds[0], figure.seeds[-1]
+    seeds = f"{few} seed{'s' * (few > 1)}" if few == many else f"{few} to {many} seeds"
+    drawn = [one for one in figure.panels if one.lines]
+    curves = [line.curve for one in drawn for line in one.lines]
+    words = [f"Lines: {'mean over ' * (many > 1)}{seeds}"]
+    words += [" (geometric on log axes)"] if many > 1 and any(one.log for one in drawn) else []
+    banded = any(not np.isnan(of.low).all() for of in curves)
+    words += ["; shaded: its 95 % interval" if banded else ", too few for an interval"]
+    words += ["; thin: before smoothing"] if any(len(of.raw_x) for of in curves) else []
+    words += ["; 0 on a log axis: exactly zero"] if any(one.zero for one in drawn) else []
+    return "".join(words) + "."

@@ -13,7 +13,7 @@ import numpy as np
 
 from nap.lab.experiments import MODULES, load
 from nap.lab.report.curves import curve
-from nap.lab.report.figure_html import figure_html
+from nap.lab.report.draw import figure_html
 from nap.lab.report.markup import Html, element
 from nap.lab.report.panels import Figure, Line, Panel
 from nap.lab.report.style import looks

@@ -7,11 +7,12 @@ import platform
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import torch
+
+import nap
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,8 @@ def command() -> list[str]:
 
 def versions() -> dict[str, str]:
     """Versions of all that computes."""
-    try:
-        nap = metadata.version("normalize-and-project")
-    except metadata.PackageNotFoundError:
-        nap = "not installed"
     return {
-        "nap": nap,
+        "nap": nap.__version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": np.__version__,

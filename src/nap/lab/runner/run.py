@@ -170,7 +170,7 @@ def _seeds(config: dict[str, Any]) -> int | None:
     1
     """
     if "seed" in config:
-        return int(config.get("together", 1))
+        return int(config.get("seeds_per_run", config.get("together", 1)))
     if "seeds" in config:
         return int(config["seeds"])
     inner = (_seeds(value) for value in config.values() if isinstance(value, dict))

@@ -50,7 +50,7 @@ def seeded_runs(
     ]
     return [
         Run(
-            f"{prefix}{slug(what.arm.name)}-{_of_seeds(what.seeds)}",
+            f"{prefix}{slug(what.arm.name)}-{named_seeds(what.seeds)}",
             what,
             partial(work, what),
             distributed,
@@ -60,10 +60,10 @@ def seeded_runs(
     ]
 
 
-def _of_seeds(seeds: range) -> str:
+def named_seeds(seeds: range) -> str:
     """For a folder's name.
 
-    >>> _of_seeds(range(2, 3)), _of_seeds(range(0, 3))
+    >>> named_seeds(range(2, 3)), named_seeds(range(0, 3))
     ('seed-2', 'seeds-0-2')
     """
     return f"seed-{seeds[0]}" if len(seeds) == 1 else f"seeds-{seeds[0]}-{seeds[-1]}"

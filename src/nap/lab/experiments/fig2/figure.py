@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from nap.lab.report.limits import share_limits
-from nap.lab.report.panels import Arms, Figure, Line, Measure, Panel, arms_of, lacking, panel
+from nap.lab.report.panels import Arms, Figure, Line, Measure, Panel, arms_of, lacking, panel, share_limits
 from nap.lab.report.style import BLUE, DASHED, GREEN, ORANGE, PALE, PURPLE, Look
 from nap.lab.rows import Rows
 

@@ -14,7 +14,7 @@ from nap.lab.claims.effects import CHANCE, NOTHING, RAPID, TENTH, at_least, deci
 from nap.lab.claims.samples import Samples, Series, stacked, together
 from nap.lab.loops.population.arms import METHODS
 
-BEST = ("regenerative", "ReDo")
+BEST = ("L2 Init", "ReDo")
 OTHERS = tuple(method for method in METHODS if method not in BEST)
 WIDE = 0.25  # "a wide spread": a quarter of what the best method has above chance
 CAPTION, TEXT = "Figure 4, caption", "Section 5.1"
@@ -143,7 +143,7 @@ CLAIMS = (
     ),
     Claim(
         "fig4.base-best-methods",
-        "Without NaP, regenerative regularisation and ReDo work best.",
+        "Without NaP, L2 Init (regenerative regularisation) and ReDo work best.",
         TEXT,
         best_two,
         apart=APART,

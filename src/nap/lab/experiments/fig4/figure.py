@@ -6,8 +6,7 @@ from itertools import product
 from typing import Any
 
 from nap.lab.loops.population.arms import LAYER_NORM
-from nap.lab.report.limits import share_limits
-from nap.lab.report.panels import Figure, Measure, Panel, arms_of, panel
+from nap.lab.report.panels import Figure, Measure, Panel, arms_of, panel, share_limits
 from nap.lab.report.style import (
     BLACK,
     BLUE,
@@ -25,7 +24,7 @@ from nap.lab.rows import Rows
 LOOKS = {
     "none": Look(BLACK, width=2.2),
     "L2": Look(ORANGE),
-    "regenerative": Look(SKY),
+    "L2 Init": Look(SKY),
     "shrink and perturb": Look(GREEN),
     "ReDo": Look(BLUE, DASHED),
     "leaky ReLU": Look(VERMILION),

@@ -23,15 +23,15 @@ def runs(config: Fig5SequentialConfig, experiment: str = "fig5-sequential") -> l
     continual = [v for v in CONTINUAL if v.name in config.arms]
     sequence = config.games * config.cycles
     run = partial(_run, experiment, config)
-    found = [run(variant, sequence, seed) for variant in continual for seed in config.all_seeds]
+    found = [run(variant, sequence, seeds) for variant in continual for seeds in config.seeds_of_runs]
     if FRESH.name in config.arms:
         games = dict.fromkeys(config.games)
-        found += [run(FRESH, (game,), seed) for game in games for seed in config.all_seeds]
+        found += [run(FRESH, (game,), seeds) for game in games for seeds in config.seeds_of_runs]
     return found
 
 
 def _run(
-    experiment: str, config: Fig5SequentialConfig, variant: Variant, games: tuple[str, ...], seed: int
+    experiment: str, config: Fig5SequentialConfig, variant: Variant, games: tuple[str, ...], seeds: range
 ) -> Run:
     changes = Changes(config.new_replay, config.new_target)
     tags: dict[str, Any] = {"experiment": experiment}
@@ -43,10 +43,11 @@ def _run(
         games,
         config.frames,
         config.intervals,
-        seed,
+        seeds[0],
         changes=changes,
         full_actions=not set(config.games) <= set(BUILT_IN),  # one network for all of them
         tags=tags,
+        seeds_per_run=len(seeds),
     )
     where = f"{games[0]} " if len(games) == 1 else ""
-    return agent_run(f"{where}{variant.name} seed {seed}", what, f"{where}{variant.name}")
+    return agent_run(f"{where}{variant.name}", what, f"{where}{variant.name}")

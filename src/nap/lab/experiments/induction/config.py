@@ -15,7 +15,7 @@ from nap.lab.loops.language.arms import (
     NORM_ONLY_RMS,
     PROJECTION_ONLY,
 )
-from nap.lab.loops.language.settings import CopyingConfig, StringTraining, TransformerConfig, copies
+from nap.lab.loops.language.settings import CopyingConfig, StringTraining, TransformerConfig, parse_form
 from nap.validation import check_range as check
 
 ARMS = (BASELINE, PROJECTION_ONLY, NORM_ONLY, NAP, NAP_NO_SCALE, NORM_ONLY_RMS, NAP_RMS)
@@ -36,7 +36,7 @@ class InductionConfig(TransformerConfig, StringTraining):
     """strings of a data set, where its form does not say how many"""
     steps: int = 10_000
     """updates"""
-    every: int = 100
+    eval_every: int = 100
     """updates between two rows"""
     arms: tuple[ArmName, ...] = PAPERS_ARMS
     """arms to train"""
@@ -44,7 +44,7 @@ class InductionConfig(TransformerConfig, StringTraining):
     def __post_init__(self) -> None:
         TransformerConfig.__post_init__(self)
         StringTraining.__post_init__(self)
-        for name in ("steps", "every"):
+        for name in ("steps", "eval_every"):
             check(self, name, getattr(self, name), 1)
         for form in self.forms:
             self.copying(form)
@@ -59,9 +59,9 @@ class InductionConfig(TransformerConfig, StringTraining):
         shared = {
             name: getattr(self, name) for name in CopyingConfig.__dataclass_fields__ if hasattr(self, name)
         }
-        asked = copies(form, self.strings)
+        lengths = parse_form(form, self.strings)
         try:
-            return CopyingConfig(**shared | asked)
+            return CopyingConfig(**shared | lengths)
         except ValueError as error:
             raise ValueError(f"--forms {form}: {error}") from error
 
@@ -82,7 +82,7 @@ DEMO = InductionConfig(
     strings=4096,
     forms=("16+12",),
     steps=500,
-    every=25,
+    eval_every=25,
     batch_size=64,
     learning_rate=3e-3,
 )

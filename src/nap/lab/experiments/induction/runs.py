@@ -9,7 +9,7 @@ from nap.lab.experiments.induction.config import (
     ARMS,
     InductionConfig,
 )
-from nap.lab.loops.language.run import CopyingWork
+from nap.lab.loops.language.string_run import CopyingWork
 
 
 def runs(config: InductionConfig) -> list[Run]:

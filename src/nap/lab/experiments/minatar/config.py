@@ -14,6 +14,7 @@ PAPER = fig3.Fig3Config(
     frames=5_000_000,
     intervals=50,
     seeds=10,
+    seeds_per_run=10,
     lanes=16,
     # As in Obando-Ceron & Castro (2021), who tuned Rainbow for MinAtar, less Adam's epsilon, DQN Zoo's here.
     replay=100_000,
@@ -26,7 +27,7 @@ PAPER = fig3.Fig3Config(
     noise="joint",
     tuned_on=BREAKOUT,
 )
-SMALL = replace(PAPER, frames=1_000_000, intervals=20, seeds=5)
+SMALL = replace(PAPER, frames=1_000_000, intervals=20, seeds=5, seeds_per_run=5)
 DEMO = replace(
     PAPER,
     games=(BREAKOUT,),
@@ -41,5 +42,6 @@ DEMO = replace(
     atoms=21,
     limit=5.0,
     seeds=3,
+    seeds_per_run=1,
 )
 TUNING = Tuning(metric="score", rates=(1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3), changes={"intervals": 4})

@@ -9,7 +9,7 @@ from nap.lab.experiments.fig5_sequential.config import Fig5SequentialConfig
 from nap.lab.experiments.minatar import config as minatar
 
 PAPER = adapt(Fig5SequentialConfig, minatar.PAPER, frames=2_000_000, intervals=20)
-SMALL = replace(PAPER, frames=500_000, intervals=10, seeds=5)
+SMALL = replace(PAPER, frames=500_000, intervals=10, seeds=5, seeds_per_run=5)
 DEMO = adapt(
     Fig5SequentialConfig,
     minatar.DEMO,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from nap.lab.report.limits import share_limits
-from nap.lab.report.panels import Figure, Measure, arms_of, panel
+from nap.lab.report.panels import Figure, Measure, arms_of, panel, share_limits
 from nap.lab.report.style import BLUE, PURPLE, VERMILION, Look
 from nap.lab.rows import Row, Rows
 

@@ -10,15 +10,17 @@ from nap.lab.experiments.strings.config import (
     StringsConfig,
 )
 from nap.lab.loops.language.arms import (
-    decayed,
+    with_weight_decay,
 )
-from nap.lab.loops.language.run import MemorizationWork
 from nap.lab.loops.language.settings import MemorizationConfig, MemorizationRunConfig
+from nap.lab.loops.language.string_run import MemorizationWork
 
 
 def runs(config: StringsConfig) -> list[Run]:
     """A run for each treatment of the optimizer, arm and seed."""
-    arms = [arm for arm in ARMS if arm.name in config.arms] + [decayed(d) for d in config.weight_decays]
+    arms = [arm for arm in ARMS if arm.name in config.arms] + [
+        with_weight_decay(d) for d in config.weight_decays
+    ]
     tags = {"experiment": "strings", "chance": 1 / config.vocabulary}
     settings = vars(settings_of(config, MemorizationConfig))
     found: list[Run] = []

@@ -26,18 +26,18 @@ def kept(samples: Samples) -> Evidence:
 
 
 def best(samples: Samples, metric: str, what: str) -> Evidence:
-    """In each exam that has such a result, NaP's less that of the better of the two others."""
-    exams = samples.select(kind="exam")
-    sets = [name for name in exams.unique("set") if exams.where(set=name).unique(metric)]
+    """In each eval set that has such a result, NaP's less that of the better of the two others."""
+    rows = samples.select(kind="evaluation")
+    sets = [name for name in rows.unique("eval_set") if rows.where(eval_set=name).unique(metric)]
     if not sets:
-        raise NotEnough(f"there are too few rows: none is of an exam with a result {metric!r}")
+        raise NotEnough(f"there are too few rows: none is of an eval set with a result {metric!r}")
     return every({str(name): _ahead(samples, metric, what, name) for name in sets})
 
 
-def _ahead(samples: Samples, metric: str, what: str, exam: str) -> Evidence:
+def _ahead(samples: Samples, metric: str, what: str, eval_set: str) -> Evidence:
     found = together(
         *(
-            samples.series(metric, along="step", fewest=1, kind="exam", set=exam, arm=arm)
+            samples.series(metric, along="step", fewest=1, kind="evaluation", eval_set=eval_set, arm=arm)
             for arm in (NAP, BASELINE, NORM)
         )
     )
@@ -69,6 +69,6 @@ CLAIMS = (
         "table1-language.best-by-question",
         "Of each set of questions NaP answers most.",
         TABLE,
-        lambda s: best(s, "answered", "questions answered"),
+        lambda s: best(s, "answer_accuracy", "questions answered"),
     ),
 )

@@ -29,11 +29,11 @@ PAPER = Table1LanguageConfig(
     blocks=12,
     heads=12,
     width=1536,
-    tied=True,
+    tie_embeddings=True,
     text=("c4",),
-    tokens=2_000_000_000,  # 30,000 batches of 128 × 512 are 1.97 billion
+    max_tokens=2_000_000_000,  # 30,000 batches of 128 × 512 are 1.97 billion
     tokenizer="gpt-neox-tokenizer",
-    exams=SETS,
+    eval_sets=SETS,
 )
 SMALL = replace(
     PAPER,
@@ -41,12 +41,12 @@ SMALL = replace(
     heads=8,
     width=512,
     text=("text8", "c4-sample"),
-    tokens=0,
+    max_tokens=0,
     tokenizer="bpe-8192",
     batch_size=64,
     steps=1_500,
-    every=100,
-    warm_up=150,
+    eval_every=100,
+    warmup_steps=150,
     learning_rate=1e-3,
 )
 DEMO = Table1LanguageConfig(
@@ -58,9 +58,9 @@ DEMO = Table1LanguageConfig(
     length=64,
     batch_size=16,
     steps=200,
-    every=20,
-    warm_up=20,
+    eval_every=20,
+    warmup_steps=20,
     learning_rate=1e-2,
-    judged=64,
+    valid_windows=64,
     arms=arm_names(ARMS[:3]),
 )

@@ -1,4 +1,4 @@
-"""A language model: how it learns, and a table of its exams."""
+"""A language model: how it learns, and a table of its evaluation."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LEARNING = (
 RESULTS = {
     "accuracy": "per token",
     "loss": "loss per token",
-    "answered": "answered",
-    "answered_by_byte": "answered, by byte",
+    "answer_accuracy": "answered",
+    "answer_accuracy_by_byte": "answered, by byte",
 }
 
 
@@ -38,14 +38,14 @@ def figures(rows: Rows) -> list[Figure]:
 
 
 def table(rows: Rows) -> Html | None:
-    """Accuracy in every exam: a line for each set and way to count, a column for each arm."""
-    rows = rows.where(kind="exam")
+    """Accuracy on every eval set: a line for each set and way to count, a column for each arm."""
+    rows = rows.where(kind="evaluation")
     arms = [arm for arm in LOOKS if arm in rows.unique("arm")]
     body = [
-        [f"{name}, {words}", *(_cell(rows.where(set=name, arm=arm), key) for arm in arms)]
-        for name in rows.unique("set")
+        [f"{name}, {words}", *(_cell(rows.where(eval_set=name, arm=arm), key) for arm in arms)]
+        for name in rows.unique("eval_set")
         for key, words in RESULTS.items()
-        if rows.where(set=name).unique(key)
+        if rows.where(eval_set=name).unique(key)
     ]
     if not body:
         return None
@@ -56,7 +56,8 @@ def table(rows: Rows) -> Html | None:
         "likeliest; by byte, the likeliest for its length."
     )
     return join(
-        html_table(["exam", *arms], body, label="exams", class_="wide"), element("p", caption, class_="quiet")
+        html_table(["eval set", *arms], body, label="evaluation", class_="wide"),
+        element("p", caption, class_="quiet"),
     )
 
 

@@ -8,7 +8,7 @@ from nap.lab.experiments.table1_language.config import (
     ARMS,
     Table1LanguageConfig,
 )
-from nap.lab.loops.language.examined import ExaminedWork
+from nap.lab.loops.language.language_model_run import LanguageModelWork
 from nap.lab.loops.language.settings import LanguageModelConfig
 
 
@@ -17,5 +17,5 @@ def runs(config: Table1LanguageConfig) -> list[Run]:
     arms = [arm for arm in ARMS if arm.name in config.arms]
     tags = {"experiment": "table1-language"}
     return seeded_runs(
-        config, arms, settings_of(config, LanguageModelConfig), ExaminedWork, tags, distributed=True
+        config, arms, settings_of(config, LanguageModelConfig), LanguageModelWork, tags, distributed=True
     )

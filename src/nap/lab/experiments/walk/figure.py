@@ -6,8 +6,7 @@ import numpy as np
 
 from nap.lab.experiments.walk.config import MODELS
 from nap.lab.report.curves import Curve
-from nap.lab.report.limits import share_limits
-from nap.lab.report.panels import Figure, Line, Measure, Panel, arms_of, lacking, panel
+from nap.lab.report.panels import Figure, Line, Measure, Panel, arms_of, lacking, panel, share_limits
 from nap.lab.report.style import BLUE, ORANGE, VERMILION, Look
 from nap.lab.rows import Rows
 

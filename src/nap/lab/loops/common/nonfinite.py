@@ -23,7 +23,7 @@ class NonFiniteGuard:
     """
 
     def __init__(self, members: int, device: torch.device):
-        self.broken = torch.zeros((), device=device)
+        self.broken = torch.zeros((), dtype=torch.float32, device=device)  # as fused optimizers want it
         self._bad_at = torch.full((members,), -1, dtype=torch.int64, device=device)
         self.tensors = [self.broken, self._bad_at]
 

@@ -1,4 +1,4 @@
-"""What the arms of the sequence experiments do to a plain transformer; values, not code."""
+"""The arms of transformer experiments: which norms, projection and weight decay; values, not code."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class TransformerArm:
     norm: bool = False  # normalization layers before nonlinearities, RMSNorm on queries and keys
     kind: Literal["layer", "rms"] = "layer"  # of those before nonlinearities
     project: bool = False
-    scale: bool = True  # the norms that were put in have a learnable scale (and offset)
+    scale: bool = True  # the inserted norms have a learnable scale (and offset)
     weight_decay: float = 0.0  # AdamW's
-    output: Choice = "project"  # of three roles: stored with each run, whatever the library's default is
+    output: Choice = "project"  # policies of three roles: stored with each run, whatever the default is
     embeddings: Choice = "project"
     branches: Choice = "project"
 
@@ -32,10 +32,10 @@ NAP_RMS = TransformerArm("NaP, RMSNorm", norm=True, kind="rms", project=True)
 PROJECTION_ONLY = TransformerArm("projection only", project=True)
 
 
-def decayed(weight_decay: float) -> TransformerArm:
+def with_weight_decay(weight_decay: float) -> TransformerArm:
     """The baseline with weight decay.
 
-    >>> decayed(0.1).name
+    >>> with_weight_decay(0.1).name
     'weight decay 0.1'
     """
     return TransformerArm(f"weight decay {weight_decay:g}", weight_decay=weight_decay)

@@ -1,4 +1,4 @@
-"""The settings of sequence experiments: typed, documented, checked."""
+"""Settings of transformers and of what they learn: random strings, copied strings, a language."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TransformerConfig:
 
 @dataclass(frozen=True)
 class StringTraining:
-    """Strings, and how they are learnt."""
+    """What all experiments with strings share."""
 
     vocabulary: int = 256
     """different tokens"""
@@ -105,33 +105,33 @@ class CopyingConfig(TransformerConfig, StringTraining):
     """tokens that repeat a piece of them"""
     steps: int = 10_000
     """updates"""
-    every: int = 100
+    eval_every: int = 100
     """updates between two rows"""
 
     def __post_init__(self) -> None:
         TransformerConfig.__post_init__(self)
         StringTraining.__post_init__(self)
-        for name in ("steps", "every"):
+        for name in ("steps", "eval_every"):
             check(self, name, getattr(self, name), 1)
         check(self, "suffix", self.suffix, 3, self.prefix)
         check(self, "strings", self.strings, self.batch_size)
 
 
-def copies(form: str, strings: int) -> dict[str, int]:
-    """What a form says of `CopyingConfig`: two lengths, and how many strings, if not `strings`.
+def parse_form(form: str, strings: int) -> dict[str, int]:
+    """The settings of `CopyingConfig` that a form names: two lengths, perhaps the number of strings.
 
-    >>> copies("412+100", strings=4096)
+    >>> parse_form("412+100", strings=4096)
     {'strings': 4096, 'prefix': 412, 'suffix': 100}
-    >>> copies("65536x100+50", strings=4096)
+    >>> parse_form("65536x100+50", strings=4096)
     {'strings': 65536, 'prefix': 100, 'suffix': 50}
     """
-    found = re.fullmatch(r"(?:([0-9]+)x)?([0-9]+)\+([0-9]+)", form)
-    if not found:
+    match = re.fullmatch(r"(?:([0-9]+)x)?([0-9]+)\+([0-9]+)", form)
+    if not match:
         raise ValueError(
             f"{form!r} is no form of strings: write the two lengths as in 412+100, "
             "or how many strings, too, as in 65536x100+50"
         )
-    count, prefix, suffix = found.groups()
+    count, prefix, suffix = match.groups()
     return {"strings": int(count or strings), "prefix": int(prefix), "suffix": int(suffix)}
 
 
@@ -140,40 +140,40 @@ class LanguageModelConfig(TransformerConfig):
     """A language model: its text, its training, and what it is evaluated on."""
 
     text: tuple[str, ...] = ("python",)
-    """texts to learn from: python (the help that comes with it), c4, text8 and others of nap data list, or
+    """texts to train on: python (the help that comes with it), c4, text8 and others of nap data list, or
     files (plain text, .jsonl with a field "text", WikiText's .tokens, .lines, each perhaps .gz)"""
     tokenizer: str = "bpe-4096"
-    """bytes; bpe-N, that is N pieces learnt from the text; gpt-neox-tokenizer; or a tokenizer's JSON file"""
-    tokens: int = 0
-    """tokens of the text to learn from, at most; 0 for all of them, which C4 has too many of"""
+    """bytes; bpe-N, N byte pairs trained on the text; gpt-neox-tokenizer; or a tokenizer's JSON file"""
+    max_tokens: int = 0
+    """tokens of the text to train on, at most; 0 for all of them, which C4 has too many of"""
     length: int = 512
-    """tokens of a window"""
+    """tokens of a window: the context length"""
     batch_size: int = 128
     """windows in an update"""
-    parts: int = 1
-    """parts in which a batch is computed, to save memory"""
+    grad_accum_steps: int = 1
+    """forward and backward passes of a batch, to save memory"""
     steps: int = 30_000
     """updates"""
-    every: int = 500
-    """updates between two rows"""
+    eval_every: int = 500
+    """updates between two rows, each with the validation loss"""
     learning_rate: float = 2e-4
     """AdamW's peak learning rate"""
-    warm_up: int = 1000
+    warmup_steps: int = 1000
     """updates until it is reached; a cosine follows, down to a tenth of it"""
     weight_decay: float = 0.1
     """AdamW's, of matrices and tables"""
     clip: float = 1.0
     """largest norm of the gradient"""
-    judged: int = 64
-    """windows of other documents that each row is judged on; 0 for all"""
-    exams: tuple[str, ...] = ()
-    """sets to judge it on at the end, besides documents held out: texts, lambada, piqa, siqa; or NAME=FILE"""
-    examined: int = 0
-    """windows of each text, and questions of each set, that count, from the first on; 0 for all"""
-    tied: bool = False
-    """the output layer is the table of tokens"""
-    recompute: bool = False
-    """activations inside blocks are computed again in the backward pass, to save memory"""
+    valid_windows: int = 64
+    """windows of held-out documents for the validation loss of each row; 0 for all"""
+    eval_sets: tuple[str, ...] = ()
+    """sets to evaluate on at the end, besides held-out documents: texts, lambada, piqa, siqa; or NAME=FILE"""
+    max_eval_examples: int = 0
+    """windows of each text, and questions of each eval set, at most, from the first on; 0 for all"""
+    tie_embeddings: bool = False
+    """the output layer shares its weights with the token embedding"""
+    activation_checkpointing: bool = False
+    """compute activations inside blocks again in the backward pass, to save memory"""
     seeds: int = 3
     """networks of each arm"""
     first_seed: int = 0
@@ -181,21 +181,21 @@ class LanguageModelConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("length", "batch_size", "parts", "steps", "every", "seeds"):
+        for name in ("length", "batch_size", "grad_accum_steps", "steps", "eval_every", "seeds"):
             check(self, name, getattr(self, name), 1)
         check_seeds(self.first_seed, self.seeds)
         check(self, "learning_rate", self.learning_rate, 1e-12, 1.0)
-        check(self, "warm_up", self.warm_up, 0, self.steps - 1)
+        check(self, "warmup_steps", self.warmup_steps, 0, self.steps - 1)
         check(self, "weight_decay", self.weight_decay, 0)
         check(self, "clip", self.clip, 1e-6)
-        check(self, "judged", self.judged, 0)
-        check(self, "examined", self.examined, 0)
-        check(self, "tokens", self.tokens, 0)
+        for name in ("valid_windows", "max_eval_examples", "max_tokens"):
+            check(self, name, getattr(self, name), 0)
         if not self.text:
-            raise ValueError("text is empty; name a text to learn from, as in --text python")
-        if self.batch_size % self.parts:
+            raise ValueError("text is empty; name a text to train on, as in --text python")
+        if self.batch_size % self.grad_accum_steps:
             raise ValueError(
-                f"batch_size is {self.batch_size}, which {self.parts} parts cannot share; change --parts"
+                f"batch_size is {self.batch_size}, which is no multiple of {self.grad_accum_steps} gradient "
+                "accumulation steps; change --grad-accum-steps"
             )
 
     def rate(self, update: int) -> float:
@@ -205,7 +205,7 @@ class LanguageModelConfig(TransformerConfig):
         return warmup_cosine_value(
             update + 1,
             self.learning_rate,
-            warmup_steps=self.warm_up,
+            warmup_steps=self.warmup_steps,
             total_steps=self.steps,
             init_value=0.0,
             end_value=0.1 * self.learning_rate,

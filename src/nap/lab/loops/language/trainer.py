@@ -19,7 +19,7 @@ from nap.lab.loops.common.parallel import Single
 from nap.projection.misuse import MisuseWarning
 from nap.weights import Role
 
-Parts = Mapping[str, slice]  # name of an accuracy → the predictions that it is over, counted from 0
+Spans = Mapping[str, slice]  # name of an accuracy → the predictions that it is over, counted from 0
 
 
 class Trainer:
@@ -27,7 +27,7 @@ class Trainer:
 
     Args:
         learning_rate: a number, or one for each update, counted from 0.
-        parts: accuracies that are kept apart, each over some of a string's predictions.
+        spans: accuracies by name, each over some of a string's predictions.
         weight_decay: of matrices; vectors (scales, offsets) are left alone.
         clip: the largest norm of all gradients together.
         half: products in bfloat16.
@@ -41,27 +41,27 @@ class Trainer:
         projector: nap.Projector | None,
         *,
         learning_rate: float | Callable[[int], float],
-        parts: Parts,
+        spans: Spans,
         weight_decay: float = 0.0,
         clip: float | None = None,
         half: bool = False,
         compile_: bool = False,
         parallel: Single | None = None,
     ):
-        self.model, self.projector, self.parts = model, projector, dict(parts)
+        self.model, self.projector, self.spans = model, projector, dict(spans)
         self.parallel = parallel or Single()
-        self.net = self.parallel.wrap(model, compile_=compile_)  # the model, as it is called to learn
+        self.net = self.parallel.wrap(model, compile_=compile_)  # the model as it is called in training
         self.clip, self.half, self.updates = clip, half, 0
         self._rate = learning_rate if callable(learning_rate) else lambda update: learning_rate
-        named = dict(model.named_parameters())
-        self.parameters = list(named.values())
+        by_name = dict(model.named_parameters())
+        self.parameters = list(by_name.values())
         device = self.parameters[0].device
         groups = [
             {"params": [p for p in self.parameters if p.ndim >= 2], "weight_decay": weight_decay},
             {"params": [p for p in self.parameters if p.ndim < 2], "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=self._rate(0), fused=True)
-        self.watch = UpdateMonitor(list(named), device)
+        self.watch = UpdateMonitor(list(by_name), device)
         self.optimizer.found_inf = self.watch.broken  # type: ignore[attr-defined]
         self._too_long = torch.ones((), device=device)  # gradients are divided by it
         if clip is not None:
@@ -70,25 +70,25 @@ class Trainer:
             with warnings.catch_warnings():  # weight decay on projected weights is the paper's recipe
                 warnings.simplefilter("ignore", MisuseWarning)
                 projector.attach(self.optimizer)
-        self._right = torch.zeros(len(self.parts), device=device)
+        self._accuracies = torch.zeros(len(self.spans), device=device)  # summed since the last reading
         self._since = 0
-        self._loss = self.parallel.compile(self._learnt_loss) if compile_ else self._learnt_loss
+        self._loss = self.parallel.compile(self._train_loss) if compile_ else self._train_loss
 
     def step(self, *strings: Tensor) -> None:
-        """Learn from a batch of strings (B, L), given whole or in equal parts one after the other.
+        """An update on a batch of strings (B, L), whole or in equal chunks whose gradients accumulate.
 
-        What is right is counted before the update.
+        Accuracies are those before the update.
         """
         self.net.train()
         self.optimizer.zero_grad(set_to_none=True)
-        found = torch.stack([self._backward(part, of=len(strings), at=at) for at, part in enumerate(strings)])
+        losses = [self._backward(chunk, of=len(strings), at=at) for at, chunk in enumerate(strings)]
         with torch.no_grad():
-            loss, *right = self.parallel.mean(found.sum(0))
+            loss, *accuracies = self.parallel.mean(torch.stack(losses).sum(0))
             gradients = [p.grad for p in self.parameters if p.grad is not None]
             norm = self.watch.note_(loss, self.parallel.norms(gradients))
             if self.clip is not None:
                 self._too_long.copy_((norm / self.clip).clamp(min=1))
-            self._right += torch.stack(right)
+            self._accuracies += torch.stack(accuracies)
         for group in self.optimizer.param_groups:
             group["lr"] = self._rate(self.updates)
         self.optimizer.step()
@@ -96,17 +96,17 @@ class Trainer:
         self._since += 1
 
     def _backward(self, strings: Tensor, *, of: int, at: int) -> Tensor:
-        """What a part adds to the loss and to the shares of right predictions, of this process's strings."""
+        """The share of a chunk in the loss and in the accuracies, of this process's strings."""
         with self.parallel.accumulation(last=at == of - 1):
-            loss, right = self._loss(self.parallel.shard(strings))
+            loss, accuracies = self._loss(self.parallel.shard(strings))
             (loss / of).backward()
-        return torch.cat([loss.detach().view(1), right]) / of
+        return torch.cat([loss.detach().view(1), accuracies]) / of
 
     def loss(self, strings: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean cross-entropy of all predictions, and the share of right ones in each part."""
+        """Mean cross-entropy of all predictions, and the accuracy of each span."""
         return self._loss_of(self.model, strings)
 
-    def _learnt_loss(self, strings: Tensor) -> tuple[Tensor, Tensor]:
+    def _train_loss(self, strings: Tensor) -> tuple[Tensor, Tensor]:
         return self._loss_of(self.net, strings)
 
     def _loss_of(self, model: nn.Module, strings: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,49 +114,49 @@ class Trainer:
         with torch.autocast(strings.device.type, torch.bfloat16, enabled=self.half):
             logits = model(strings[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-        right = (logits.argmax(-1) == targets).float()
-        return loss, torch.stack([right[:, part].mean() for part in self.parts.values()])
+        correct = (logits.argmax(-1) == targets).float()
+        return loss, torch.stack([correct[:, span].mean() for span in self.spans.values()])
 
     @contextmanager
-    def judging(self) -> Iterator[None]:
-        """Inside, the model is called without learning; several processes make as many calls each."""
+    def evaluating(self) -> Iterator[None]:
+        """Inside, the model is in eval mode; every process makes the same number of calls."""
         self.model.eval()
         with torch.no_grad(), self.parallel.evaluation():
             yield
 
-    def judge(self, batches: Iterable[Tensor]) -> tuple[float, dict[str, float]]:
-        """Mean loss and shares of right predictions over all strings of some batches, without learning.
+    def evaluate(self, batches: Iterable[Tensor]) -> tuple[float, dict[str, float]]:
+        """Mean loss and accuracies over all strings of the batches.
 
-        Several processes take turns: each has one of the next few batches. One that has none left takes the
-        last as well, which does not count: a model in pieces needs all of them at every call.
+        Batches go to the processes in turn. One that has none left repeats the last, which does not count: a
+        sharded model needs all processes at every call.
         """
         left, count, rank = iter(batches), 0, self.parallel.rank
-        total = torch.zeros(1 + len(self.parts), device=self._right.device)
-        with self.judging():
+        total = torch.zeros(1 + len(self.spans), device=self._accuracies.device)
+        with self.evaluating():
             while turn := list(islice(left, self.parallel.world_size)):
                 mine = turn[min(rank, len(turn) - 1)]
-                loss, right = self.loss(mine)
-                total += torch.cat([loss.view(1), right]) * (len(mine) if rank < len(turn) else 0)
+                loss, accuracies = self.loss(mine)
+                total += torch.cat([loss.view(1), accuracies]) * (len(mine) if rank < len(turn) else 0)
                 count += sum(map(len, turn))
         loss, *shares = (self.parallel.sum(total) / count).tolist()
-        return loss, dict(zip(self.parts, shares, strict=True))
+        return loss, dict(zip(self.spans, shares, strict=True))
 
     def logits(self, tokens: Tensor) -> Tensor:
-        """The logits (B, L, vocabulary) that follow tokens (B, L), without learning.
+        """The logits (B, L, vocabulary) after tokens (B, L).
 
         Several processes call it together, with the same tokens, and each gets all of the logits.
         """
-        with self.judging(), torch.autocast(tokens.device.type, torch.bfloat16, enabled=self.half):
+        with self.evaluating(), torch.autocast(tokens.device.type, torch.bfloat16, enabled=self.half):
             logits: Tensor = self.model(tokens)
         return logits
 
     def read(self) -> dict[str, float]:
         """Means over the updates since the last call; raises where one was not finite."""
         self.watch.check()
-        shares = (self._right / max(1, self._since)).tolist()
-        self._right.zero_()
+        shares = (self._accuracies / max(1, self._since)).tolist()
+        self._accuracies.zero_()
         self._since = 0
-        return self.watch.read() | dict(zip(self.parts, shares, strict=True))
+        return self.watch.read() | dict(zip(self.spans, shares, strict=True))
 
     @torch.no_grad()
     def reset_optimizer_(self) -> None:
@@ -166,7 +166,7 @@ class Trainer:
                 value.zero_()
 
     def numbers(self) -> dict[str, float]:
-        """Norms as they are now, and the rate that they leave."""
+        """The parameter norm, and the geometric mean of the effective learning rates."""
         row = {"parameter_norm": float(diagnostics.parameter_norm(self.model))}
         table = nap.weight_groups(self.model)
         if followed := [weight.name for weight in table.of(Role.SCALE_INVARIANT, Role.NORMALISED)]:
@@ -177,33 +177,35 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """The same from one process and from several; with several, only rank 0 gets the tensors."""
         optimizer = self.optimizer.state_dict()
-        kept = optimizer["state"].items()
-        whole = {at: {key: self.parallel.full_tensor(value) for key, value in of.items()} for at, of in kept}
+        full = {
+            at: {key: self.parallel.full_tensor(value) for key, value in moments.items()}
+            for at, moments in optimizer["state"].items()
+        }
         return {
             "model": {
                 name: self.parallel.full_tensor(p.detach()) for name, p in self.model.named_parameters()
             },
-            "optimizer": {**optimizer, "state": whole},
+            "optimizer": {**optimizer, "state": full},
             "projector": None if self.projector is None else self.projector.state_dict(),
             "watch": self.watch.state_dict(),
-            "right": self._right,
+            "right": self._accuracies,  # their sum since the last reading
             "updates": self.updates,
             "since": self._since,
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a state, from however many processes; each is given all of it."""
+        """Restore a state, from any number of processes; each is passed all of it."""
         for name, parameter in self.model.named_parameters():
             parameter.copy_(self.parallel.distribute(state["model"][name], parameter))
         order = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        held = {
-            at: {key: self.parallel.distribute(value, order[at]) for key, value in of.items()}
-            for at, of in state["optimizer"]["state"].items()
+        local = {
+            at: {key: self.parallel.distribute(value, order[at]) for key, value in moments.items()}
+            for at, moments in state["optimizer"]["state"].items()
         }
-        self.optimizer.load_state_dict({**state["optimizer"], "state": held})
+        self.optimizer.load_state_dict({**state["optimizer"], "state": local})
         if self.projector is not None:
             self.projector.load_state_dict(state["projector"])
         self.watch.load_state_dict(state["watch"])
-        self._right.copy_(state["right"])
+        self._accuracies.copy_(state["right"])
         self.updates, self._since = state["updates"], state["since"]

@@ -9,7 +9,7 @@ from nap.validation import check_range
 
 OutputRule = Literal["project", "free"]
 AffineRule = Literal["decay", "joint", "free"]
-METHODS = ("none", "L2", "regenerative", "shrink and perturb", "ReDo", "leaky ReLU", "Langevin")
+METHODS = ("none", "L2", "L2 Init", "shrink and perturb", "ReDo", "leaky ReLU", "Langevin")
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Strengths:
 
     l2: float = 1e-5
     """weight of ‖θ‖² in the loss"""
-    regenerative: float = 1e-4
-    """weight of ‖θ − θ₀‖² in the loss"""
+    l2_init: float = 1e-4
+    """L2 Init, regenerative regularization: weight of ‖θ − θ₀‖² in the loss"""
     shrink: float = 0.8
     """shrink and perturb: what is left of the parameters at a task change"""
     perturb: float = 0.2
@@ -35,7 +35,7 @@ class Strengths:
 
     def __post_init__(self) -> None:
         check_range(self, "redo_every", self.redo_every, 1)
-        for name in ("l2", "regenerative", "perturb", "redo_tau", "noise"):
+        for name in ("l2", "l2_init", "perturb", "redo_tau", "noise"):
             check_range(self, name, getattr(self, name), 0)
         for name in ("shrink", "leak"):
             check_range(self, name, getattr(self, name), 0, 1)

@@ -14,7 +14,7 @@ from nap.methods import L2, L2Init, Langevin, LeakyReLU, Method, ReDo, ShrinkAnd
 METHODS: Mapping[str, Callable[[Strengths, float], Method]] = {  # of strengths and learning rate
     "none": lambda s, lr: Method(),
     "L2": lambda s, lr: L2(s.l2),
-    "regenerative": lambda s, lr: L2Init(s.regenerative),
+    "L2 Init": lambda s, lr: L2Init(s.l2_init),
     "shrink and perturb": lambda s, lr: ShrinkAndPerturb(s.shrink, s.perturb),
     "ReDo": lambda s, lr: ReDo(tau=s.redo_tau, every=s.redo_every),
     "leaky ReLU": lambda s, lr: LeakyReLU(s.leak),

@@ -31,7 +31,7 @@ class Learner:
         self.online = built.net
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.projector, self.replay, self.settings = built.projector, replay, settings
-        self.project_every, self._decay = built.every, built.weight_decay
+        self.project_every, self.weight_decay = built.every, built.weight_decay
         self.joint_noise = built.joint_noise
         self.parameters: list[Tensor] = list(self.online.parameters())
         self.device = replay.mass.device
@@ -41,12 +41,12 @@ class Learner:
         self._knobs: tuple[float, float] | None = None  # what these two were last set to
         self.generator = Generator(self.device)
         self.watch = UpdateMonitor([name for name, _ in self.online.named_parameters()], self.device)
-        self._too_long = torch.ones((), device=self.device)  # gradients are divided by it
+        self.too_long = torch.ones((), dtype=torch.float32, device=self.device)  # gradients are divided by it
         self.optimizer = self._adam()
         self.updates = 0
         cuda = self.device.type == "cuda"
         self._sides = [torch.cuda.Stream(self.device) for _ in range(2)] if cuda else []
-        prepared = compile_static if compile_ else _as_it_is
+        prepared = compile_static if compile_ else as_it_is
         self._draw, self._weighed = prepared(replay.draw), prepared(self.weighed)
         self._best, self._values, self._taken = (prepared(f) for f in (self.best, self.values, self.taken))
         self._note_, self._rank_ = prepared(self.note_), prepared(self.rank_)
@@ -114,7 +114,7 @@ class Learner:
     @torch.no_grad()
     def note_(self, loss: Tensor, norms: Tensor) -> None:
         """See the norms of all gradients before the update, and how much too long they are together."""
-        self._too_long.copy_((self.watch.note_(loss, norms) / self.settings.clip).clamp(min=1))
+        self.too_long.copy_((self.watch.note_(loss, norms) / self.settings.clip).clamp(min=1))
 
     @torch.no_grad()
     def rank_(self, slots: Tensor, losses: Tensor) -> None:
@@ -162,10 +162,13 @@ class Learner:
         """Adam with all of its state, as a graph needs it, and no update made."""
         options: dict[str, Any] = {"lr": self.rate, "eps": self.settings.adam_eps, "fused": True}
         options["capturable"] = self.device.type == "cuda"
-        if self._decay:
+        if self.weight_decay:
             weights = [p for p in self.parameters if p.ndim > 1]
             rest = [p for p in self.parameters if p.ndim < 2]
-            groups = [{"params": weights, "weight_decay": self._decay}, {"params": rest, "weight_decay": 0.0}]
+            groups = [
+                {"params": weights, "weight_decay": self.weight_decay},
+                {"params": rest, "weight_decay": 0.0},
+            ]
             optimizer: torch.optim.Adam = torch.optim.AdamW(groups, **options)
         else:
             optimizer = torch.optim.Adam(self.parameters, **options)
@@ -178,13 +181,13 @@ class Learner:
             for state in optimizer.state.values():
                 for value in state.values():
                     value.zero_()
-        optimizer.found_inf, optimizer.grad_scale = self.watch.broken, self._too_long  # type: ignore[attr-defined]
+        optimizer.found_inf, optimizer.grad_scale = self.watch.broken, self.too_long  # type: ignore[attr-defined]
         return optimizer
 
     def _captured(self) -> Callable[[], None]:
         """An update as a graph; all is as before."""
         self.replay.mass.fill_(1.0)  # something to draw
-        own = [*self.parameters, *self._moments, self._too_long, *self.watch.tensors]
+        own = [*self.parameters, *self._moments, self.too_long, *self.watch.tensors]
         update = capture(self._learn, [*own, *self.replay.small_tensors], [self.generator])
         self.replay.clear_()
         return update
@@ -199,8 +202,8 @@ def importance_weights(probabilities: Tensor, exponent: Tensor) -> Tensor:
     tensor([1.0000, 0.5000], dtype=torch.float64)
     """
     weights = probabilities**-exponent
-    return weights / weights.max()
+    return weights / weights.amax(-1, keepdim=True)
 
 
-def _as_it_is(function: F) -> F:
+def as_it_is(function: F) -> F:
     return function

@@ -4,10 +4,14 @@ N games that step together fill N lanes of one ring. Slot t of a lane holds fram
 there, what it earned, and whether the episode ended with it. A transition is a slot from which n steps
 are known, or fewer at the end of an episode; it can be sampled from then on, until its stack of frames
 begins to be overwritten. The frame after which an episode ended fills a slot, too, with no action of its own.
+
+K agents that step together can share one memory (`agents`): every tensor then has an axis of agents in
+front, each agent draws from its own transitions, and `agent(k)` is agent k's part as a replay of its own.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +26,7 @@ BLOCK = 1024  # slots whose masses are summed up before a draw looks at single o
 
 @dataclass(frozen=True)
 class Outcome:
-    """What N games did with N actions, each (N,) but for the frames."""
+    """What N games did with N actions, each (N,) but for the frames; of K agents, each (K, N)."""
 
     rewards: Tensor
     discounts: Tensor  # 0 where a life or the game was lost
@@ -33,14 +37,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Batch:
-    """Transitions, each with the probability it was drawn with."""
+    """Transitions, each with the probability it was drawn with; of K agents with an axis more in front."""
 
     states: Tensor  # uint8 (B, stack, *shape)
     actions: Tensor  # int64 (B,)
     rewards: Tensor  # (B,): the discounted sum of up to n
     discounts: Tensor  # (B,): what the value of the next state counts, 0 where a life or the game was lost
     next_states: Tensor  # uint8 (B, stack, *shape)
-    slots: Tensor  # int64 (B,): where they lie, for `update_`
+    slots: Tensor  # int64 (B,): where they lie in the agent's memory, for `update_`
     probabilities: Tensor  # float64 (B,)
 
 
@@ -50,6 +54,7 @@ class Replay:
     Args:
         exponent: of priorities: a transition is drawn in proportion to priority^exponent.
         uniform: share of draws in which all are alike.
+        agents: whose transitions are drawn apart; 0 for one agent, and no axis for it.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class Replay:
         steps: int = 3,
         exponent: float = 0.5,
         uniform: float = 1e-3,
+        agents: int = 0,
         device: torch.device | None = None,
     ):
         if length < 2 * (stack + steps):
@@ -72,19 +78,39 @@ class Replay:
             )
         self.lanes, self.length, self.stack, self.steps = lanes, length, stack, steps
         self.exponent, self.uniform = exponent, uniform
+        self.agents = agents
+        apart = (agents,) if agents else ()
 
         def per_slot(dtype: torch.dtype, *more: int) -> Tensor:
-            return torch.zeros(lanes, length, *more, dtype=dtype, device=device)
+            return torch.zeros(*apart, lanes, length, *more, dtype=dtype, device=device)
 
         self.frames = per_slot(torch.uint8, *shape)
         self.actions = per_slot(torch.uint8)
         self.rewards, self.discounts = per_slot(torch.float32), per_slot(torch.float32)
         self.first, self.ended, self.idle = (per_slot(torch.bool) for _ in range(3))
         blocks = -(-lanes * length // BLOCK)
-        self._blocks = torch.full((blocks, BLOCK), NEVER, device=device)  # all of `mass`, and no slot more
-        self.mass = self._blocks.view(-1)[: lanes * length].view(lanes, length)
-        self.largest = torch.ones((), device=device)  # the largest priority seen
-        self.head = torch.zeros((), dtype=torch.int64, device=device)  # the slot of the newest frames
+        self._blocks = torch.full((*apart, blocks, BLOCK), NEVER, dtype=torch.float32, device=device)
+        self.mass = self._blocks.flatten(-2)[..., : lanes * length].unflatten(-1, (lanes, length))  # a view
+        self.largest = torch.ones(apart, dtype=torch.float32, device=device)  # the largest priority seen
+        self.head = torch.zeros(apart, dtype=torch.int64, device=device)  # the slot of the newest frames
+
+    def agent(self, k: int) -> Replay:
+        """The memory of agent k, in the same place."""
+        one = copy.copy(self)
+        one.agents, one._blocks = 0, self._blocks[k]
+        for name, tensor in self.tensors.items():
+            setattr(one, name, tensor[k])
+        return one
+
+    @property
+    def axis(self) -> int:
+        """The axis of slots."""
+        return 2 if self.agents else 1
+
+    @property
+    def here(self) -> Tensor:
+        """The slot of the newest frames (1,): agents step together, so it is the same for all."""
+        return self.head.view(-1)[:1]
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -105,9 +131,9 @@ class Replay:
 
     def begin_(self, frames: Tensor) -> None:
         """The first frames (N, *shape) of all games. What was stored stays; its last episodes have no end."""
-        self.idle.index_fill_(1, self.head.view(1), True)
-        self.ended.index_fill_(1, self.head.view(1), False)
-        self._advance_(frames, torch.ones(self.lanes, dtype=torch.bool, device=frames.device))
+        self.idle.index_fill_(self.axis, self.here, True)
+        self.ended.index_fill_(self.axis, self.here, False)
+        self._advance_(frames, torch.ones(self.mass.shape[:-1], dtype=torch.bool, device=frames.device))
 
     def add_(self, actions: Tensor, outcome: Outcome) -> None:
         """One step of all games: what was done at the newest frames, and what came of it."""
@@ -118,22 +144,21 @@ class Replay:
             (self.ended, outcome.ended),
             (self.idle, outcome.first),
         ):
-            store.index_copy_(1, self.head.view(1), value.unsqueeze(1).to(store.dtype))
+            store.index_copy_(self.axis, self.here, value.unsqueeze(-1).to(store.dtype))
         self._make_ready_()
         self._advance_(outcome.frames, outcome.first)
 
     def _advance_(self, frames: Tensor, first: Tensor) -> None:
         self.head.copy_((self.head + 1) % self.length)
-        here = self.head.view(1)
-        self.frames.index_copy_(1, here, frames.unsqueeze(1))
-        self.first.index_copy_(1, here, first.unsqueeze(1))
+        self.frames.index_copy_(self.axis, self.here, frames.unsqueeze(self.axis))
+        self.first.index_copy_(self.axis, self.here, first.unsqueeze(-1))
         # The last slot whose stack reaches back to the frame just overwritten; those before it are gone.
-        self.mass.index_fill_(1, (here + self.stack - 1) % self.length, NEVER)
+        self.mass.index_fill_(self.axis, (self.here + self.stack - 1) % self.length, NEVER)
 
     def _make_ready_(self) -> None:
         """Transitions that became complete with the step just written get the largest priority seen."""
-        new = self.largest**self.exponent
-        open_ = torch.ones(self.lanes, dtype=torch.bool, device=self.mass.device)
+        new = (self.largest**self.exponent).unsqueeze(-1)
+        open_ = torch.ones(self.mass.shape[:-1], dtype=torch.bool, device=self.mass.device)
         ended_now = self._at(self.ended, 0)
         for back in range(self.steps):
             if back:
@@ -142,13 +167,13 @@ class Replay:
             if back < self.steps - 1:
                 ready &= ended_now
             open_ &= ~self._at(self.idle, back)
-            slot = (self.head - back).remainder(self.length).view(1)
-            old = self.mass.index_select(1, slot).squeeze(1)
-            self.mass.index_copy_(1, slot, torch.where(ready, new, old).unsqueeze(1))
+            slot = (self.here - back).remainder(self.length)
+            old = self.mass.index_select(self.axis, slot).squeeze(-1)
+            self.mass.index_copy_(self.axis, slot, torch.where(ready, new, old).unsqueeze(-1))
 
     def _at(self, store: Tensor, back: int) -> Tensor:
-        slot = (self.head - back).remainder(self.length)
-        return store.index_select(1, slot.view(1)).squeeze(1)
+        slot = (self.here - back).remainder(self.length)
+        return store.index_select(self.axis, slot).squeeze(-1)
 
     def count(self) -> int:
         """How many transitions can be sampled; waits for the device."""
@@ -156,11 +181,11 @@ class Replay:
 
     def newest(self) -> Tensor:
         """The stacks of frames that the games show now, (N, stack, *shape)."""
-        lanes = torch.arange(self.lanes, device=self.mass.device)
-        return self._stacks(lanes, self.head.expand(self.lanes))
+        lanes = torch.arange(self.first.shape[:-1].numel(), device=self.mass.device)
+        return self._stacks(lanes, self.here.expand(len(lanes))).unflatten(0, self.first.shape[:-1])
 
     def sample(self, size: int, generator: Generator | None = None) -> Batch:
-        """Draw `size` transitions, with replacement."""
+        """Draw `size` transitions, with replacement. Of one agent."""
         return self.draw(self.uniform_numbers(size, generator))
 
     def uniform_numbers(self, size: int, generator: Generator | None = None) -> Tensor:
@@ -168,34 +193,40 @@ class Replay:
         return torch.rand(size, generator=generator, dtype=torch.float64, device=self.mass.device)
 
     def draw(self, u: Tensor) -> Batch:
-        """The transitions where these numbers fall, each transition's share being its probability.
+        """The transitions where these numbers (B,) or (K, B) fall, by each transition's probability.
 
         First the block of slots, then the slot in it: one pass over all masses, and that in float32.
         """
         priority, ready = self._blocks.clamp(min=0), self._blocks >= 0
-        masses, counts = priority.sum(1, dtype=torch.float64), ready.sum(1).double()
-        per_mass = (1 - self.uniform) / masses.sum().clamp(min=_TINY)  # all priorities may be zero
-        per_slot = self.uniform / counts.sum()
-
-        def weights(masses: Tensor, counts: Tensor) -> Tensor:
-            return per_mass * masses + per_slot * counts
-
-        of_blocks = weights(masses, counts)
-        sums = of_blocks.cumsum(0)
-        total = sums[-1]
-        at = (u * total).clamp(max=total * _BELOW_ONE)
-        block = torch.searchsorted(sums, at, right=True).clamp(max=len(sums) - 1)  # beyond: if not a number
-        of_slots = weights(priority[block].double(), ready[block].double())
-        inner = of_slots.cumsum(1)
-        at = (at - sums[block] + of_blocks[block]).clamp(min=0).unsqueeze(1)
-        place = (inner <= at.minimum(inner[:, -1:] * _BELOW_ONE)).sum(1, keepdim=True)
-        probabilities = of_slots.gather(1, place).squeeze(1) / total
-        return self._transitions(block * BLOCK + place.squeeze(1), probabilities)
+        masses, counts = priority.sum(-1, dtype=torch.float64), ready.sum(-1).double()
+        per_mass = (1 - self.uniform) / masses.sum(-1, keepdim=True).clamp(min=_TINY)  # all may be zero
+        per_slot = self.uniform / counts.sum(-1, keepdim=True)
+        of_blocks = per_mass * masses + per_slot * counts
+        sums = of_blocks.cumsum(-1)
+        total = sums[..., -1:]
+        at = (u * total).minimum(total * _BELOW_ONE)
+        block = torch.searchsorted(sums, at, right=True).clamp(
+            max=sums.shape[-1] - 1
+        )  # beyond: if not a number
+        row = block + self._offsets(sums.shape[-1])  # among the blocks of all agents
+        chosen = priority.flatten(0, -2)[row].double(), ready.flatten(0, -2)[row].double()
+        of_slots = per_mass.unsqueeze(-1) * chosen[0] + per_slot.unsqueeze(-1) * chosen[1]
+        inner = of_slots.cumsum(-1)
+        at = (at - sums.gather(-1, block) + of_blocks.gather(-1, block)).clamp(min=0).unsqueeze(-1)
+        place = (inner <= at.minimum(inner[..., -1:] * _BELOW_ONE)).sum(-1, keepdim=True)
+        probabilities = of_slots.gather(-1, place).squeeze(-1) / total
+        return self._transitions(block * BLOCK + place.squeeze(-1), probabilities)
 
     def update_(self, slots: Tensor, priorities: Tensor) -> None:
         """Priorities of sampled transitions, as they are now."""
-        self.mass.view(-1).index_copy_(0, slots, (priorities**self.exponent).to(self.mass.dtype))
-        self.largest.copy_(torch.maximum(self.largest, priorities.max()))
+        masses = (priorities**self.exponent).to(self.mass.dtype)
+        places = slots + self._offsets(self._blocks.shape[-2] * BLOCK)
+        self._blocks.view(-1).index_copy_(0, places.flatten(), masses.flatten())
+        self.largest.copy_(torch.maximum(self.largest, priorities.amax(-1)))
+
+    def _offsets(self, size: int) -> Tensor | int:
+        """Where each agent's part begins, (K, 1), if a part has so many entries."""
+        return torch.arange(self.agents, device=self.mass.device).unsqueeze(1) * size if self.agents else 0
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self.tensors)
@@ -205,23 +236,26 @@ class Replay:
             tensor.copy_(state[name])
 
     def _transitions(self, slots: Tensor, probabilities: Tensor) -> Batch:
-        lanes, start = slots // self.length, slots % self.length
+        places = (slots + self._offsets(self.lanes * self.length)).flatten()
+        lanes, start = places // self.length, places % self.length
+        stored = (self.actions, self.rewards, self.discounts, self.ended)
+        actions_at, rewards_at, discounts_at, ended_at = (t.view(-1, self.length) for t in stored)
         at = start
-        rewards = torch.zeros_like(start, dtype=torch.float32)
+        rewards = torch.zeros_like(start, dtype=self.rewards.dtype)
         discounts = torch.ones_like(rewards)
         going = torch.ones_like(start, dtype=torch.bool)
         for _ in range(self.steps):
-            rewards = rewards + going * discounts * self.rewards[lanes, at]
-            discounts = torch.where(going, discounts * self.discounts[lanes, at], discounts)
-            ended = self.ended[lanes, at]
+            rewards = rewards + going * discounts * rewards_at[lanes, at]
+            discounts = torch.where(going, discounts * discounts_at[lanes, at], discounts)
+            ended = ended_at[lanes, at]
             at = torch.where(going, (at + 1) % self.length, at)
             going = going & ~ended
         return Batch(
-            states=self._stacks(lanes, start),
-            actions=self.actions[lanes, start].long(),
-            rewards=rewards,
-            discounts=discounts,
-            next_states=self._stacks(lanes, at),
+            states=self._stacks(lanes, start).unflatten(0, slots.shape),
+            actions=actions_at[lanes, start].long().view(slots.shape),
+            rewards=rewards.view(slots.shape),
+            discounts=discounts.view(slots.shape),
+            next_states=self._stacks(lanes, at).unflatten(0, slots.shape),
             slots=slots,
             probabilities=probabilities,
         )
@@ -230,9 +264,9 @@ class Replay:
         """The last frames of the episode up to `at` (B,), oldest first, then zeros if they are too few."""
         places = torch.arange(self.stack, device=at.device)
         back = (at.unsqueeze(1) - places).remainder(self.length)  # newest first
-        begun = self.first[lanes.unsqueeze(1), back].int()
+        begun = self.first.view(-1, self.length)[lanes.unsqueeze(1), back].int()
         shown = ((begun.cumsum(1) - begun) == 0).sum(1, keepdim=True)  # up to the episode's first frame
         index = (at.unsqueeze(1) - shown + 1 + places).remainder(self.length)
-        frames = self.frames[lanes.unsqueeze(1), index]
+        frames = self.frames.flatten(0, self.axis - 1)[lanes.unsqueeze(1), index]
         seen = places < shown
         return frames * seen.view(*seen.shape, *[1] * (frames.ndim - 2))

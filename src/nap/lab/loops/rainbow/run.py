@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ class RainbowRun:
         graph: bool | None = None,
         compile_: bool | None = None,
         threads: int = 0,
+        memory: Callable[..., Replay] = Replay,
     ):
         self.what, self.device, self.threads = what, device, threads
         settings, self.variant = what.settings, what.variant
@@ -53,7 +55,7 @@ class RainbowRun:
         self.in_game = what.intervals * self.parts  # stretches of a game
         self.total, self.done = len(what.games) * self.in_game, 0
         self.steps_per_unit = max(1, self.steps * lanes // settings.steps_per_update)
-        self.replay = Replay(
+        self.replay = memory(
             lanes,
             settings.replay // lanes,
             shape,
@@ -97,6 +99,18 @@ class RainbowRun:
         self._no_replay = self._no_episodes = False  # what a resume could not take up
 
     def step(self) -> list[dict[str, Any]]:
+        self.begin_chunk()
+        for step in range(self.steps):
+            rate, correction = self.rate_and_correction(step)
+            for _ in range(self.updates_due()):
+                self.learner.update(rate(self.learner.updates), correction)
+            self.games.send(self.actor.chosen())  # chosen before these updates, which go on meanwhile
+            self.receive()
+            self.actor.turn()
+        return self.end_chunk()
+
+    def begin_chunk(self) -> None:
+        """Seed the chunk's random numbers, and enter a game or begin anew what a resume could not take up."""
         visit, stretch = divmod(self.done, self.in_game)
         self.learner.generator.manual_seed(_number("play", self.what.seed, self.done))
         if self._no_replay:
@@ -109,15 +123,33 @@ class RainbowRun:
                 self.scores.running[:] = 0
             self._begin()
         self._no_replay = self._no_episodes = False
-        rate = self.variant.rate(self.what.settings.learning_rate, self.updates_in(visit))
-        for step in range(self.steps):
-            self._learn(rate, (stretch * self.steps + step) / (self.in_game * self.steps))
-            self.games.send(self.actor.chosen())  # chosen before these updates, which go on meanwhile
-            outcome = self.games.recv()
-            self.scores.note(outcome)
-            deliver_(outcome, self.what.settings.discount, self.actor.outcome)
-            self.actor.turn()
-            self.stored += self.what.settings.lanes
+
+    def rate_and_correction(self, step: int) -> tuple[Callable[[int], float], float]:
+        """The schedule of learning rates, and the exponent of importance weights at a step of this chunk."""
+        visit, stretch = divmod(self.done, self.in_game)
+        settings = self.what.settings
+        progress = (stretch * self.steps + step) / (self.in_game * self.steps)
+        rate = self.variant.rate(settings.learning_rate, self.updates_in(visit))
+        return rate, settings.correction + progress * (1 - settings.correction)
+
+    def updates_due(self) -> int:
+        """The updates that the steps of all lanes bring; none before there is enough to learn from."""
+        settings = self.what.settings
+        if self.stored < settings.learn_start:
+            return 0
+        due, self.owed = divmod(self.owed + settings.lanes, settings.steps_per_update)
+        return due
+
+    def receive(self) -> None:
+        """What the games did, for the scores and for the actor to store."""
+        outcome = self.games.recv()
+        self.scores.note(outcome)
+        deliver_(outcome, self.what.settings.discount, self.actor.outcome)
+        self.stored += self.what.settings.lanes
+
+    def end_chunk(self) -> list[dict[str, Any]]:
+        """The rows of an interval that is over; raises where an update was not finite."""
+        visit, stretch = divmod(self.done, self.in_game)
         self.learner.watch.check()
         self.done += 1
         interval, rest = divmod(stretch + 1, self.parts)
@@ -203,17 +235,6 @@ class RainbowRun:
     def _begin(self) -> None:
         self.replay.begin_(torch.from_numpy(self.games.frames).to(self.device))
         self.actor.begin()
-
-    def _learn(self, rate: Any, progress: float) -> None:
-        """The updates that the steps of all lanes bring."""
-        settings = self.what.settings
-        if self.stored < settings.learn_start:
-            return
-        self.owed += settings.lanes
-        correction = settings.correction + progress * (1 - settings.correction)
-        while self.owed >= settings.steps_per_update:
-            self.owed -= settings.steps_per_update
-            self.learner.update(rate(self.learner.updates), correction)
 
     def _evaluated(self, visit: int, interval: int) -> dict[str, Any]:
         games = self._make(self.what.games[visit], min(LANES, self.what.settings.lanes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nap.lab.loops.rainbow.variants import Variant
@@ -82,7 +82,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class AgentRun:
-    """All that determines the rows of one agent."""
+    """All that determines the rows of one agent, or of a few that differ in their seeds alone."""
 
     variant: Variant
     settings: Agent
@@ -93,12 +93,18 @@ class AgentRun:
     changes: Changes = Changes()
     full_actions: bool = False  # all 18, whatever the game needs
     tags: Mapping[str, Any] = field(default_factory=dict)  # more fields of each row
+    seeds_per_run: int = 1  # agents, of this seed and the next ones, that learn in one update
 
     def __post_init__(self) -> None:
         check(self, "frames", self.frames, 1)
         check(self, "intervals", self.intervals, 1)
+        check(self, "seeds_per_run", self.seeds_per_run, 1)
 
     @property
     def seeds(self) -> range:
         """The seeds of its rows."""
-        return range(self.seed, self.seed + 1)
+        return range(self.seed, self.seed + self.seeds_per_run)
+
+    def agents(self) -> list[AgentRun]:
+        """Each agent by itself."""
+        return [replace(self, seed=seed, seeds_per_run=1) for seed in self.seeds]

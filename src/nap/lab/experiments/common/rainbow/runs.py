@@ -9,44 +9,48 @@ import torch
 
 from nap.lab.aliases import slug
 from nap.lab.experiments.common.rainbow.config import RainbowConfig
+from nap.lab.experiments.common.runs import named_seeds
 from nap.lab.experiments.experiment import Run
 from nap.lab.loops.rainbow.atari import GAMES
 from nap.lab.loops.rainbow.games import BUILT_IN, MINATAR, require_known
 from nap.lab.loops.rainbow.run import RainbowRun
 from nap.lab.loops.rainbow.settings import AgentRun
+from nap.lab.loops.rainbow.stacked.run import StackedRun
 from nap.lab.loops.rainbow.variants import Variant
 
 
 def single_runs(
     experiment: str, config: RainbowConfig, games: Iterable[str], variants: Sequence[Variant]
 ) -> list[Run]:
-    """A run for each game, variant and seed; of games that are only tried, one run."""
+    """A run for each game, variant and seed, or a few seeds; of games that are only tried, one agent."""
     games = tuple(games)
     one_rate = config.tuned_on in games
     return [
-        _single(experiment, config, game, variant, seed, one_rate)
+        _single(experiment, config, game, variant, seeds, one_rate)
         for game in games
         for variant in (variants[-1:] if config.only_tries(game) else variants)
-        for seed in config.all_seeds[: 1 if config.only_tries(game) else None]
+        for seeds in ([config.seeds_of_runs[0][:1]] if config.only_tries(game) else config.seeds_of_runs)
     ]
 
 
 def _single(
-    experiment: str, config: RainbowConfig, game: str, variant: Variant, seed: int, one_rate: bool
+    experiment: str, config: RainbowConfig, game: str, variant: Variant, seeds: range, one_rate: bool
 ) -> Run:
     tags: dict[str, Any] = {"experiment": experiment}
     if variant.schedule == "linear":
         tags["end_at"] = variant.end_at
     frames = config.smoke if config.only_tries(game) else config.frames
     variant, agent = config.adapted(variant), config.agent()
-    what = AgentRun(variant, agent, (game,), frames, config.intervals, seed, tags=tags)
+    what = AgentRun(
+        variant, agent, (game,), frames, config.intervals, seeds[0], tags=tags, seeds_per_run=len(seeds)
+    )
     group = variant.name if one_rate else f"{game} {variant.name}"
     decides = game == config.tuned_on or not one_rate
-    return agent_run(f"{game} {variant.name} seed {seed}", what, group, decides=decides)
+    return agent_run(f"{game} {variant.name}", what, group, decides=decides)
 
 
 def agent_run(name: str, what: AgentRun, group: str = "", *, decides: bool = True) -> Run:
-    """The run of one agent; refused here, before any work, if there is no such game.
+    """The run of one agent, or of a few seeds; refused here, before any work, if there is no such game.
 
     Args:
         group: of the runs that `nap tune` finds one learning rate for, on those that decide.
@@ -54,7 +58,8 @@ def agent_run(name: str, what: AgentRun, group: str = "", *, decides: bool = Tru
     for game in set(what.games) - {*BUILT_IN, *MINATAR, *GAMES}:
         require_known(game)
 
-    def start(device: torch.device) -> RainbowRun:
-        return RainbowRun(what, device)
+    def start(device: torch.device) -> RainbowRun | StackedRun:
+        agents = what.agents()
+        return RainbowRun(what, device) if len(agents) == 1 else StackedRun(agents, device)
 
-    return Run(slug(name), what, start, group=slug(group), decides=decides)
+    return Run(f"{slug(name)}-{named_seeds(what.seeds)}", what, start, group=slug(group), decides=decides)

@@ -10,7 +10,7 @@ from nap.lab.loops.language.arms import (
     NORM_ONLY,
     NORM_ONLY_RMS,
     PROJECTION_ONLY,
-    decayed,
+    with_weight_decay,
 )
 from nap.lab.report.style import BLACK, BLUE, DASHED, DOTTED, GREEN, ORANGE, PURPLE, SKY, VERMILION, Look
 
@@ -22,7 +22,7 @@ LOOKS = {
     NAP_NO_SCALE.name: Look(GREEN, DASHED),
     NORM_ONLY_RMS.name: Look(BLUE, DOTTED),
     NAP_RMS.name: Look(GREEN, DOTTED),
-    decayed(0.01).name: Look(SKY, DASHED),
-    decayed(0.1).name: Look(PURPLE, DASHED),
-    decayed(1.0).name: Look(BLACK, DASHED),
+    with_weight_decay(0.01).name: Look(SKY, DASHED),
+    with_weight_decay(0.1).name: Look(PURPLE, DASHED),
+    with_weight_decay(1.0).name: Look(BLACK, DASHED),
 }

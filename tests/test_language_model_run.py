@@ -12,14 +12,14 @@ import torch
 
 from nap.lab.datasets.corpus import VALID_EVERY, load, texts
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, decayed
-from nap.lab.loops.language.language import LanguageModelWork
+from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, with_weight_decay
+from nap.lab.loops.language.language_model_run import LanguageModelWork
 from nap.lab.loops.language.settings import LanguageModelConfig
 
 CPU = torch.device("cpu")
 SMALL = LanguageModelConfig(
-    blocks=1, heads=2, width=16, tokenizer="bytes", length=16, batch_size=8, steps=7, every=3, warm_up=2,
-    learning_rate=1e-2, judged=20,
+    blocks=1, heads=2, width=16, tokenizer="bytes", length=16, batch_size=8, steps=7, eval_every=3,
+    warmup_steps=2, learning_rate=1e-2, valid_windows=20,
 )  # fmt: skip
 
 
@@ -45,6 +45,11 @@ def finished(work: LanguageModelWork) -> list[dict[str, Any]]:
     while work.done < work.total:
         rows += work.step()
     return rows
+
+
+def learning(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows but for those of the eval sets."""
+    return [row for row in rows if "kind" not in row]
 
 
 def in_words(tokens: Any) -> str:
@@ -81,22 +86,23 @@ def test_what_is_not_there_is_named(book: str) -> None:
         load(["nowhere"], "bytes")
     with pytest.raises(ValueError, match="there is no tokenizer 'bpe'"):
         load([book], "bpe")
-    with pytest.raises(ValueError, match="text is empty; name a text to learn from"):
+    with pytest.raises(ValueError, match="text is empty; name a text to train on"):
         replace(SMALL, text=())
 
 
 def test_a_text_that_is_too_short_is_named_with_its_part(book: str) -> None:
     with pytest.raises(
-        ValueError, match=r"the part held out of .*book\.jsonl is too short: .* lower --length"
+        ValueError, match=r"the held-out part of .*book\.jsonl is too short: .* lower --length"
     ):
         work(config=replace(SMALL, text=(book,), tokenizer="bytes", length=1000))
     with pytest.raises(ValueError, match=r"the training part of .*book\.jsonl is too short"):
-        work(config=replace(SMALL, text=(book,), tokenizer="bytes", tokens=10))
+        work(config=replace(SMALL, text=(book,), tokenizer="bytes", max_tokens=10))
 
 
 @pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda a: a.name)
 def test_every_arm_learns_the_book(book: str, arm: Any) -> None:
-    rows = finished(work(arm, replace(SMALL, text=(book,), steps=90, every=30, warm_up=10)))
+    settings = replace(SMALL, text=(book,), steps=90, eval_every=30, warmup_steps=10)
+    rows = learning(finished(work(arm, settings)))
     assert rows[0]["valid_loss"] > 1.5
     assert rows[-1]["valid_loss"] < 1.1
     assert rows[-1]["valid_accuracy"] > 0.7
@@ -123,19 +129,22 @@ def test_a_run_does_not_go_on_with_another_text(book: str) -> None:
 
 
 def test_an_arm_s_own_weight_decay_counts(book: str) -> None:
-    run = work(decayed(0.7), replace(SMALL, text=(book,)))
+    run = work(with_weight_decay(0.7), replace(SMALL, text=(book,)))
     assert run.trainer.optimizer.param_groups[0]["weight_decay"] == 0.7
 
 
-def test_a_batch_in_parts_gives_the_same_run(book: str) -> None:
-    whole, parts = (finished(work(config=replace(SMALL, text=(book,), parts=parts))) for parts in (1, 4))
+def test_gradient_accumulation_gives_the_same_run(book: str) -> None:
+    whole, parts = (
+        learning(finished(work(config=replace(SMALL, text=(book,), grad_accum_steps=steps))))
+        for steps in (1, 4)
+    )
     for one, other in zip(whole, parts, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
         assert one["valid_loss"] == pytest.approx(other["valid_loss"], rel=1e-3)
 
 
 def test_the_rate_warms_up_and_falls_to_a_tenth() -> None:
-    config = replace(SMALL, steps=100, warm_up=10, learning_rate=1.0)
+    config = replace(SMALL, steps=100, warmup_steps=10, learning_rate=1.0)
     rates = [config.rate(update) for update in range(100)]
     assert rates[0] == pytest.approx(0.1)
     assert max(rates) == rates[9] == 1.0
@@ -144,16 +153,16 @@ def test_the_rate_warms_up_and_falls_to_a_tenth() -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ValueError, match="3 parts cannot share"):
-        replace(SMALL, parts=3)
-    with pytest.raises(ValueError, match="warm_up must be between 0 and 6"):
-        replace(SMALL, warm_up=7)
+    with pytest.raises(ValueError, match="no multiple of 3 gradient accumulation steps"):
+        replace(SMALL, grad_accum_steps=3)
+    with pytest.raises(ValueError, match="warmup_steps must be between 0 and 6"):
+        replace(SMALL, warmup_steps=7)
 
 
 def test_every_window_counts_in_a_judgement_also_where_they_fill_no_batch() -> None:
     run = work()
     run.step()
-    loss, accuracy = run.judged_on(run.valid, 11)  # a batch of 8, and 3 more
+    loss, accuracy = run.evaluate(run.valid, 11)  # a batch of 8, and 3 more
     windows = run.valid[range(11)]
     with torch.no_grad():
         logits = run.trainer.model(windows[:, :-1])
@@ -163,9 +172,9 @@ def test_every_window_counts_in_a_judgement_also_where_they_fill_no_batch() -> N
 
 
 def test_a_limit_of_tokens_is_kept(book: str) -> None:
-    config = replace(SMALL, text=(book,), tokens=500)
+    config = replace(SMALL, text=(book,), max_tokens=500)
     assert work(config=config).train.tokens.shape == (500,)
     with pytest.raises(ValueError, match="tokens"):
-        replace(SMALL, tokens=-1)
+        replace(SMALL, max_tokens=-1)
     with pytest.raises(ValueError, match="c4 is too large"):
         work(config=replace(SMALL, text=("c4",)))

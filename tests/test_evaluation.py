@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nap.lab.datasets.multiple_choice import Question, lambada, piqa, read, social_iqa
 from nap.lab.datasets.tokenizer import ByteTokenizer
-from nap.lab.loops.language.scoring import Answer, answers, summary
+from nap.lab.loops.language.evaluation import Answer, answers, summary
 from nap.lab.models.transformer import Transformer
 
 CPU = torch.device("cpu")
@@ -30,13 +30,13 @@ def test_likelihoods_are_those_of_one_token_after_the_other(batch_size: int) -> 
     found = answers(net, QUESTIONS, ByteTokenizer(), length=40, batch_size=batch_size, device=CPU)
     for question, of in zip(QUESTIONS, found, strict=True):
         for text, answer in zip(question.answers, of, strict=True):
-            tokens, total, hits = [256, *question.begins.encode()], 0.0, 0
+            tokens, total, hits = [256, *question.context.encode()], 0.0, 0
             for token in text.encode():
                 logits = net(torch.tensor([tokens]))[0, -1].log_softmax(-1)
                 total, hits = total + logits[token].item(), hits + int(logits.argmax() == token)
                 tokens.append(token)
             assert answer.log_likelihood == pytest.approx(total, abs=1e-9)
-            assert (answer.tokens, answer.hits) == (len(text.encode()), hits)
+            assert (answer.tokens, answer.num_correct) == (len(text.encode()), hits)
 
 
 def test_a_text_that_is_too_long_loses_its_beginning() -> None:
@@ -60,7 +60,7 @@ def test_an_answer_that_is_too_long_is_refused() -> None:
 def test_one_who_knows_gets_everything_right() -> None:
     """A model that always continues with the right answer of the first question."""
     question = QUESTIONS[0]
-    line = [256, *question.begins.encode(), *question.answers[2].encode()]
+    line = [256, *question.context.encode(), *question.answers[2].encode()]
 
     def knows(tokens: Tensor) -> Tensor:
         logits = torch.zeros(*tokens.shape, 257)
@@ -77,8 +77,8 @@ def test_one_who_knows_gets_everything_right() -> None:
 def test_a_summary_by_hand() -> None:
     questions = [Question("", ("a", "b"), 0), Question("", ("a", "b"), 1)]
     found = [
-        [Answer(-2.0, 2, 1, size=1), Answer(-3.0, 2, 2, size=4)],  # likelier: a; by byte: b
-        [Answer(-9.0, 3, 0, size=1), Answer(-1.0, 2, 2, size=1)],
+        [Answer(-2.0, 2, 1, num_bytes=1), Answer(-3.0, 2, 2, num_bytes=4)],  # likelier: a; by byte: b
+        [Answer(-9.0, 3, 0, num_bytes=1), Answer(-1.0, 2, 2, num_bytes=1)],
     ]
     numbers = summary(questions, found)
     assert numbers == {
@@ -102,7 +102,7 @@ def test_questions_in_their_published_forms(tmp_path: Path) -> None:
         "answerC": "z",
         "label": "3",
     }
-    assert social_iqa(situation).answers[social_iqa(situation).right] == " z"
+    assert social_iqa(situation).answers[social_iqa(situation).label] == " z"
     assert lambada({"text": "an open door "}).answers == (" door",)
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps(goal) + "\n" + json.dumps(goal | {"label": 2}) + "\n", "utf-8")

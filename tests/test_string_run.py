@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import nap
 from nap.lab.datasets.streams import batches
-from nap.lab.datasets.strings import copied_strings, random_strings
 from nap.lab.experiments import experiments
 from nap.lab.experiments.induction.config import InductionConfig
 from nap.lab.loops.common.work import NetworkRun
@@ -27,19 +26,30 @@ from nap.lab.loops.language.arms import (
     NORM_ONLY,
     PROJECTION_ONLY,
     TransformerArm,
-    decayed,
+    with_weight_decay,
 )
 from nap.lab.loops.language.build import build, transformer_factory
-from nap.lab.loops.language.run import CopyingWork, MemorizationWork, StringWork
-from nap.lab.loops.language.settings import CopyingConfig, MemorizationConfig, MemorizationRunConfig, copies
+from nap.lab.loops.language.settings import (
+    CopyingConfig,
+    MemorizationConfig,
+    MemorizationRunConfig,
+    parse_form,
+)
+from nap.lab.loops.language.string_run import (
+    CopyingWork,
+    MemorizationWork,
+    StringWork,
+    copied_strings,
+    random_strings,
+)
 from nap.lab.loops.language.trainer import Trainer
 from nap.lab.runner.work import NotFinite
 
 CPU = torch.device("cpu")
 NET: dict[str, Any] = {"blocks": 1, "heads": 2, "width": 16, "vocabulary": 8, "batch_size": 8}
 MEMORISING = MemorizationRunConfig(**NET, strings=20, length=9, tasks=3, steps=7, learning_rate=1e-2)
-COPYING = CopyingConfig(**NET, strings=20, prefix=8, suffix=5, steps=7, every=3, learning_rate=1e-2)
-ARMS = [BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE, PROJECTION_ONLY, NAP_RMS, decayed(0.1)]
+COPYING = CopyingConfig(**NET, strings=20, prefix=8, suffix=5, steps=7, eval_every=3, learning_rate=1e-2)
+ARMS = [BASELINE, NORM_ONLY, NAP, NAP_NO_SCALE, PROJECTION_ONLY, NAP_RMS, with_weight_decay(0.1)]
 
 
 def work(arm: TransformerArm = NAP, config: Any = MEMORISING, seed: int = 0, **options: Any) -> StringWork:
@@ -161,12 +171,12 @@ def test_parts_of_a_copied_string_are_counted_apart() -> None:
 
     run.trainer.model = Knows()
     _, shares = run.trainer.loss(strings)
-    assert dict(zip(run.trainer.parts, shares.tolist(), strict=True)) == {
+    assert dict(zip(run.trainer.spans, shares.tolist(), strict=True)) == {
         "retrieval": 1.0,
         "memorisation": 0.0,
     }
-    assert strings[:, 1:][:, run.trainer.parts["retrieval"]].shape[1] == 5 - 2
-    assert strings[:, 1:][:, run.trainer.parts["memorisation"]].shape[1] == 8 - 1
+    assert strings[:, 1:][:, run.trainer.spans["retrieval"]].shape[1] == 5 - 2
+    assert strings[:, 1:][:, run.trainer.spans["memorisation"]].shape[1] == 8 - 1
 
 
 def test_rows_have_what_figures_and_claims_need() -> None:
@@ -196,7 +206,7 @@ def test_an_update_that_is_not_finite_is_not_made() -> None:
 def trainer(**options: Any) -> Trainer:
     torch.manual_seed(0)
     model, projector = build(NAP, transformer_factory(MEMORISING, 8, 8), torch.zeros(1, 8, dtype=torch.int64))
-    return Trainer(model.double(), projector, parts={"all": slice(None)}, **options)
+    return Trainer(model.double(), projector, spans={"all": slice(None)}, **options)
 
 
 def parameters(of: Trainer) -> list[torch.Tensor]:
@@ -288,7 +298,7 @@ def test_the_accuracy_of_a_data_set_is_the_mean_over_its_updates(steps: int) -> 
     config = replace(MEMORISING, steps=steps, tasks=2)
     whole = [row for row in finished(work(config=config)) if "kind" not in row]
     run, one_by_one = work(config=config), []
-    run.stretch, run._in_task, run.total = 1, steps, 2 * steps
+    run.chunk, run._chunks, run.total = 1, steps, 2 * steps
     for row in finished(run):
         one_by_one += [row["accuracy"]] if row.get("kind") else []
     assert [row["accuracy"] for row in whole] == pytest.approx(
@@ -297,10 +307,10 @@ def test_the_accuracy_of_a_data_set_is_the_mean_over_its_updates(steps: int) -> 
 
 
 def test_settings_are_checked() -> None:
-    assert copies("100+50", 7) == {"strings": 7, "prefix": 100, "suffix": 50}
-    assert copies("9x100+50", 7) == {"strings": 9, "prefix": 100, "suffix": 50}
+    assert parse_form("100+50", 7) == {"strings": 7, "prefix": 100, "suffix": 50}
+    assert parse_form("9x100+50", 7) == {"strings": 9, "prefix": 100, "suffix": 50}
     with pytest.raises(ValueError, match="'100' is no form of strings"):
-        copies("100", 7)
+        parse_form("100", 7)
     with pytest.raises(ValueError, match=r"--forms 8\+12: .* suffix must be between 3 and 8"):
         InductionConfig(forms=("16+12", "8+12"))
     with pytest.raises(ValueError, match=r"--forms 0x16\+12: .* strings must be at least 128"):

@@ -1,0 +1,180 @@
+"""A transformer that learns a language: training on windows of text, validation, evaluation at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from nap.lab.datasets.corpus import load
+from nap.lab.datasets.tokens import TokenFile, Windows
+from nap.lab.loops.common.parallel import parallelism
+from nap.lab.loops.common.work import NetworkRun
+from nap.lab.loops.language.build import build, transformer_factory
+from nap.lab.loops.language.eval_sets import (
+    HELD_OUT,
+    EvalSet,
+    fingerprint,
+    load_eval_set,
+    parse_eval_sets,
+)
+from nap.lab.loops.language.evaluation import evaluate_questions
+from nap.lab.loops.language.settings import LanguageModelConfig
+from nap.lab.loops.language.trainer import Trainer
+from nap.lab.runner.distributed import current_group
+from nap.lab.runner.work import OtherInputs
+
+Row = dict[str, Any]
+WORTH_COMPILING = 500  # updates of a run; a guess, not measured yet
+CHUNK = 10  # updates between two checks for signals; torchrun grants 30 seconds to the last ones and the save
+
+
+class LanguageModelWork:
+    """The `Work` of one network: `step` is a chunk of updates, and a row where one is due.
+
+    The last chunk ends with a row for each eval set, of kind "evaluation". Where torchrun started several
+    processes, each has such a work and all make the same calls.
+    """
+
+    unit = "updates"
+    steps_per_unit = 1
+
+    def __init__(self, what: NetworkRun, device: torch.device, *, compile_: bool | None = None):
+        self.what, self.device = what, device
+        s: LanguageModelConfig = what.settings
+        group = current_group()
+        if s.batch_size // s.grad_accum_steps % group.world_size:
+            raise ValueError(
+                f"batch_size is {s.batch_size} in {s.grad_accum_steps} gradient accumulation steps, which "
+                f"{group.world_size} processes cannot share; change --batch-size, --grad-accum-steps or how "
+                "many torchrun starts"
+            )
+        sources = parse_eval_sets(s.eval_sets)
+        eval_sets = {
+            name: fingerprint(name, path) for name, path in sources.items()
+        }  # tokenizing takes hours
+        with group.rank0_first():
+            corpus = load(s.text, s.tokenizer, limit=s.max_tokens or None)
+        self.tokenizer = corpus.tokenizer
+        self.train = _windows(corpus.train, s, "training part")
+        self.valid = _windows(corpus.valid, s, "held-out part")
+        # in checkpoints, under names that are not to be changed
+        self._read = {
+            "train": dict(corpus.train.about),
+            "valid": dict(corpus.valid.about),
+            "exams": eval_sets,
+        }
+        if not group.all_equal(self._read):
+            raise ValueError(
+                f"the processes do not find the same text in {', '.join(s.text)}, or not the same eval sets: "
+                "give all of them the same files"
+            )
+        self._eval_sets: dict[str, EvalSet] = {HELD_OUT: self.valid}
+        for name, path in sources.items():
+            self._eval_sets[name] = load_eval_set(
+                name, path, self.tokenizer, s.length, s.max_eval_examples, trained_on=s.text
+            )
+        self._micro_batch = s.batch_size // s.grad_accum_steps
+        self._eval_batch = max(
+            1, self._micro_batch // group.world_size
+        )  # windows that fit a process in training
+        self.total, self.done = s.steps, 0
+        cuda = device.type == "cuda"
+        make = transformer_factory(
+            s,
+            self.tokenizer.vocab_size,
+            s.length,
+            tied=s.tie_embeddings,
+            recompute=s.activation_checkpointing,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(what.seed)
+            model, projector = build(what.arm, make, self.train[[0]][:, :-1])
+        model.to(device)
+        self.trainer = Trainer(
+            model,
+            projector,
+            learning_rate=s.rate,
+            spans={"accuracy": slice(None)},
+            weight_decay=what.arm.weight_decay or s.weight_decay,
+            clip=s.clip,
+            half=cuda,
+            compile_=(cuda and s.steps >= WORTH_COMPILING) if compile_ is None else compile_,
+            parallel=parallelism(group),
+        )
+
+    def step(self) -> list[Row]:
+        s: LanguageModelConfig = self.what.settings
+        due = min(s.steps, (self.done // s.eval_every + 1) * s.eval_every)
+        last = min(due, self.done + CHUNK)
+        for step in range(self.done, last):
+            batch = self.train.batch(self.what.seed, step, s.batch_size).to(self.device)
+            self.trainer.step(*batch.chunk(s.grad_accum_steps))
+        self.trainer.watch.check()
+        self.done = last
+        if last < due:
+            return []
+        common = {"arm": self.what.arm.name, **self.what.tags, "seed": self.what.seed, "step": last}
+        row = common | self.trainer.read() | self.trainer.numbers() | self._validation()
+        rows = [row | {"learning_rate": s.rate(last - 1)}]
+        return rows if last < self.total else rows + self._evaluation(common)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done, "trainer": self.trainer.state_dict(), "read": self._read}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["read"] != self._read:
+            raise OtherInputs(
+                f"the text or its tokens are not those that this run began with: {state['read']} then, "
+                f"{self._read} now; bring them back, or begin anew with --force"
+            )
+        self.done = state["done"]
+        self.trainer.load_state_dict(state["trainer"])
+
+    def _validation(self) -> Row:
+        """Loss and accuracy on the first windows of the held-out documents."""
+        loss, accuracy = self.evaluate(self.valid, self.what.settings.valid_windows)
+        return {"valid_loss": loss, "valid_accuracy": accuracy}
+
+    def evaluate(self, windows: Windows, at_most: int = 0) -> tuple[float, float]:
+        """Mean loss and accuracy per token on the first windows, or on all of them."""
+        count, size = _count(windows, at_most), self._eval_batch
+        loss, shares = self.trainer.evaluate(
+            windows[range(start, min(start + size, count))].to(self.device) for start in range(0, count, size)
+        )
+        return loss, shares["accuracy"]
+
+    def _evaluation(self, common: Row) -> list[Row]:
+        """A row for each eval set."""
+        s: LanguageModelConfig = self.what.settings
+        rows = []
+        for name, eval_set in self._eval_sets.items():
+            if isinstance(eval_set, Windows):
+                loss, accuracy = self.evaluate(eval_set, s.max_eval_examples)
+                tokens = _count(eval_set, s.max_eval_examples) * s.length
+                results: Row = {"accuracy": accuracy, "loss": loss, "tokens": tokens}
+            else:
+                results = evaluate_questions(
+                    self.trainer.logits,
+                    eval_set,
+                    self.tokenizer,
+                    length=s.length,
+                    batch_size=self._micro_batch,
+                    device=self.device,
+                )
+            rows.append(common | {"kind": "evaluation", "eval_set": name} | results)
+        return rows
+
+
+def _count(windows: Windows, at_most: int) -> int:
+    return min(len(windows), at_most or len(windows))
+
+
+def _windows(tokens: TokenFile, settings: LanguageModelConfig, part: str) -> Windows:
+    try:
+        return tokens.windows(settings.length)
+    except ValueError as error:
+        names = ", ".join(settings.text)
+        raise ValueError(
+            f"the {part} of {names} is too short: {error}; lower --length, or train on more text"
+        ) from error

@@ -1,0 +1,234 @@
+"""One update of K agents, each kernel for all of them; one CUDA graph, where there is CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from nap.lab.loops.common.cuda_graph import capture, compile_static, on_streams
+from nap.lab.loops.common.nonfinite import MonitorState, monitor_after
+from nap.lab.loops.rainbow import c51
+from nap.lab.loops.rainbow.learner import PRIORITY_LIMIT, Learner, as_it_is, importance_weights
+from nap.lab.loops.rainbow.replay import Batch, Replay
+from nap.lab.loops.rainbow.stacked.blocks import Blocks, share_
+from nap.lab.loops.rainbow.stacked.network import StackedNet
+from nap.lab.loops.rainbow.stacked.radii import Radii
+
+BETAS = (0.9, 0.999)  # Adam's
+
+
+class StackedLearner:
+    """The updates of several learners, whose tensors move into one memory and stay theirs.
+
+    What is done to one of them between updates (a checkpoint loaded, its optimizer reset, its weights
+    measured) is done to its part of the memory. They may differ in seeds, learning rates, projection and
+    weight decay. One whose loss or gradient is not finite stops updating, and its `watch.check()` raises.
+
+    Args:
+        replay: of all agents; `replay.agent(k)` is the replay of learner k.
+    """
+
+    def __init__(
+        self, learners: Sequence[Learner], replay: Replay, *, graph: bool = False, compile_: bool = False
+    ):
+        first = learners[0]
+        self.learners, self.replay, self.settings = list(learners), replay, first.settings
+        self.device, self.atoms = first.device, first.atoms
+        self.net = StackedNet(first.online)
+        _check_alike(learners)
+        agents = len(learners)
+        self.blocks = Blocks(dict(first.online.named_parameters()), self.net.groups, agents)
+        memories = (self.blocks.new() for _ in range(5))
+        self.weights, self.gradients, self.target, self.mean, self.square = memories
+        self.steps = first.watch.broken.new_zeros(agents)  # Adam's count of each agent
+        for k, learner in enumerate(learners):
+            self._adopt_(k, learner)
+        self.rates = share_([learner.rate for learner in learners])
+        self.corrections = share_([learner.correction for learner in learners])
+        self.monitor = MonitorState(
+            *(share_(tensors) for tensors in zip(*(x.watch.tensors for x in learners), strict=True))
+        )
+        self.clip_factors = share_([learner.too_long for learner in learners])
+        self.radii = Radii(learners, self.blocks)
+        self._weight_decay = self._of_weight_decay()
+        watched_names = [name for name, _ in first.online.named_parameters()]
+        self._watched = torch.tensor([self.blocks.names.index(n) for n in watched_names], device=self.device)
+        self._trained = {g: self._leaf(self.weights, g).requires_grad_() for g in self.net.groups}
+        self._frozen = {g: self._leaf(self.target, g) for g in self.net.groups}
+        self._into = [self._leaf(self.gradients, g) for g in self.net.groups]
+        width, batch = first.online.noise_size, first.settings.batch_size
+        self._u = torch.zeros(agents, batch, dtype=torch.float64, device=self.device)
+        self._v = self.weights.new_zeros(agents, 3, width)
+        self.generators = [learner.generator for learner in learners]
+        cuda = self.device.type == "cuda"
+        self._sides = [torch.cuda.Stream(self.device) for _ in range(2)] if cuda else []
+        self._knobs: tuple[tuple[float, ...], float] | None = None
+        prepared = compile_static if compile_ else as_it_is
+        self._draw, self._weighed = prepared(replay.draw), prepared(self.weighed)
+        self._best, self._values, self._taken = (prepared(f) for f in (self.best, self.values, self.taken))
+        self._step_, self._rank_ = prepared(self.step_), prepared(self.rank_)
+        self._update: Callable[[], None] = self._captured() if graph else self._learn
+
+    @property
+    def updates(self) -> int:
+        """How many each agent has made."""
+        return self.learners[0].updates
+
+    def update(self, rates: Sequence[float], correction: float) -> None:
+        """Each agent learns from a batch of its own, at its own rate."""
+        knobs = (tuple(rates), correction)
+        if self._knobs != knobs:
+            if len(set(rates)) == 1:
+                self.rates.fill_(rates[0])
+            else:
+                for learner, rate in zip(self.learners, rates, strict=True):
+                    learner.rate.fill_(rate)
+            self.corrections.fill_(correction)
+            self._knobs = knobs
+        self._update()
+        for learner in self.learners:
+            learner.updates += 1
+        every = self.learners[0].project_every
+        if every > 1 and self.updates % every == 0:
+            self.radii.project_(self.weights)
+        if self.updates % self.settings.target_every == 0:
+            self.target.copy_(self.weights)
+
+    def _learn(self) -> None:
+        for k, generator in enumerate(self.generators):  # in the order in which an agent alone draws
+            torch.rand(self._u.shape[1:], generator=generator, out=self._u[k])
+            torch.rand(self._v.shape[1:], generator=generator, out=self._v[k])
+        batch = self._draw(self._u)
+        best, values, taken = on_streams(
+            self._sides,
+            lambda: self._best(batch.next_states, self._v[:, 1:2]),
+            lambda: self._values(batch.next_states, self._v[:, 2:3]),
+            lambda: self._taken(batch.states, batch.actions, self._v[:, :1]),
+        )
+        losses, each, gradient = self._weighed(taken.detach(), values, best, batch)
+        gradients = torch.autograd.grad(taken, list(self._trained.values()), gradient)
+        with torch.no_grad():
+            torch._foreach_copy_(self._into, gradients)
+        self._step_(losses)
+        self._rank_(batch.slots, each)
+
+    # What follows can be compiled, each as a whole.
+
+    def taken(self, states: Tensor, actions: Tensor, v: Tensor) -> Tensor:
+        """The networks' log-probabilities (K, B, atoms) for the actions taken; `v` draws their noise."""
+        logits = self.net(self._trained, states, v)
+        return c51.taken(logits.flatten(0, 1), actions.flatten()).view(*actions.shape, -1)
+
+    @torch.no_grad()
+    def values(self, states: Tensor, v: Tensor) -> Tensor:
+        """What the target networks say of states."""
+        return self.net(self._frozen, states, v)
+
+    @torch.no_grad()
+    def best(self, states: Tensor, v: Tensor) -> Tensor:
+        """The networks' choice of actions (K, B)."""
+        return c51.expected(self.net(self._trained, states, v), self.atoms).argmax(-1)
+
+    @torch.no_grad()
+    def weighed(
+        self, taken: Tensor, values: Tensor, best: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Each agent's weighted mean loss, the loss of each transition, and the gradient for `taken`."""
+        rewards, discounts = batch.rewards.flatten(), batch.discounts.flatten()
+        targets = c51.double_q_targets(rewards, discounts, best.flatten(), values.flatten(0, 1), self.atoms)
+        targets = targets.view_as(taken)
+        weights = importance_weights(batch.probabilities, self.corrections.unsqueeze(1)).to(targets.dtype)
+        weights = weights / best.shape[1]
+        losses = -(targets * taken).sum(-1)
+        return (weights * losses).sum(1), losses, -weights.unsqueeze(-1) * targets
+
+    @torch.no_grad()
+    def step_(self, losses: Tensor) -> None:
+        """See losses and gradients, clip those, and make a step of Adam; then back to the radii."""
+        norms = self.blocks.squares(self.gradients).sqrt().mT[:, self._watched].to(losses.dtype)
+        state, norm = vmap(monitor_after)(self.monitor, losses, norms)
+        for tensor, now in zip(self.monitor, state, strict=True):
+            tensor.copy_(now)
+        self.clip_factors.copy_((norm / self.settings.clip).clamp(min=1))
+        self._adam_()
+        if self.learners[0].project_every == 1:
+            self.radii.project_(self.weights)
+
+    @torch.no_grad()
+    def rank_(self, slots: Tensor, losses: Tensor) -> None:
+        """New priorities for the transitions of the batches."""
+        self.replay.update_(slots, losses.clamp(max=PRIORITY_LIMIT))
+
+    def _adam_(self) -> None:
+        sound = self.monitor.broken == 0
+        self.steps.add_(sound)
+        of, dtype = self.blocks.of_agents, self.weights.dtype
+        first, second = (1 - beta ** self.steps.double() for beta in BETAS)
+        update, rate = of(sound), self.rates.double()
+        gradient = self.gradients / of(self.clip_factors)
+        mean = self.mean + (1 - BETAS[0]) * (gradient - self.mean)
+        square = BETAS[1] * self.square + (1 - BETAS[1]) * gradient * gradient
+        spread = square.sqrt() / of(second.sqrt().to(dtype)) + self.settings.adam_eps
+        weights = self.weights
+        if self._weight_decay is not None:
+            weights = weights * (1 - of(self.rates) * self._weight_decay)
+        weights = weights - of((rate / first).to(dtype)) * mean / spread
+        for old, new in ((self.mean, mean), (self.square, square), (self.weights, weights)):
+            old.copy_(torch.where(update, new, old))
+
+    def _adopt_(self, k: int, learner: Learner) -> None:
+        """Move what the agent learns with into the memories."""
+        online = dict(learner.online.named_parameters())
+        state = {name: learner.optimizer.state[parameter] for name, parameter in online.items()}
+        for memory, tensors in (
+            (self.mean, {name: moments["exp_avg"] for name, moments in state.items()}),
+            (self.square, {name: moments["exp_avg_sq"] for name, moments in state.items()}),
+            (self.weights, online),
+            (self.target, dict(learner.target.named_parameters())),
+        ):
+            self.blocks.adopt_(memory, k, tensors)
+        for moments in state.values():
+            moments["step"].data = self.steps[k]
+
+    def _leaf(self, memory: Tensor, group: tuple[str, ...]) -> Tensor:
+        return self.blocks.view(memory, group).detach()
+
+    def _of_weight_decay(self) -> Tensor | None:
+        """AdamW's, of each block; biases, scales and offsets have none."""
+        decays = [learner.weight_decay for learner in self.learners]
+        if not any(decays):
+            return None
+        parameters = dict(self.learners[0].online.named_parameters())
+        table = [[d if parameters[name].ndim > 1 else 0.0 for d in decays] for name in self.blocks.names]
+        return self.blocks.of_parameters(torch.tensor(table, dtype=self.weights.dtype, device=self.device))
+
+    def _captured(self) -> Callable[[], None]:
+        """An update as a graph; all is as before."""
+        self.replay.mass.fill_(1.0)  # something to draw
+        own = [self.weights, self.mean, self.square, self.steps, self.clip_factors, *self.monitor]
+        update = capture(self._learn, [*own, *self.replay.small_tensors], self.generators)
+        self.replay.clear_()
+        return update
+
+
+def _check_alike(learners: Sequence[Learner]) -> None:
+    """Raise where agents cannot share an update."""
+    first = learners[0]
+    shapes = [{name: p.shape for name, p in learner.online.named_parameters()} for learner in learners]
+    for learner, own in zip(learners, shapes, strict=True):
+        if own != shapes[0]:
+            differ = sorted(
+                name for name in own.keys() | shapes[0].keys() if own.get(name) != shapes[0].get(name)
+            )
+            raise ValueError(
+                f"agents that learn in one update need networks of one shape, and these differ in "
+                f"{', '.join(differ)}; stack agents with the same norms, games and sizes"
+            )
+        if learner.project_every != first.project_every:
+            raise ValueError(
+                f"agents that learn in one update are projected at the same updates, and these every "
+                f"{first.project_every} and every {learner.project_every}; stack them apart"
+            )

@@ -1,0 +1,176 @@
+"""Several agents in one process: K ordinary runs, step by step together, whose updates and turns are shared.
+
+Each run plays its own games, and has its own random numbers, scores, schedule, rows and checkpoint. The games
+of all agents play at once, while the device learns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nap.lab.loops.common.cuda_graph import capture, compile_static
+from nap.lab.loops.rainbow.atari import cores
+from nap.lab.loops.rainbow.replay import Outcome, Replay
+from nap.lab.loops.rainbow.run import WORTH_COMPILING, RainbowRun
+from nap.lab.loops.rainbow.settings import AgentRun
+from nap.lab.loops.rainbow.stacked.blocks import share_
+from nap.lab.loops.rainbow.stacked.learner import StackedLearner
+from nap.lab.runner.work import NotFinite
+
+ALIKE = ("games", "frames", "intervals", "changes", "full_actions")  # what agents of a stack have in common
+
+
+class StackedRun:
+    """The `Work` of K agents, whose rows are those of K runs of one agent."""
+
+    unit = "stretches"
+
+    def __init__(
+        self,
+        whats: Sequence[AgentRun],
+        device: torch.device,
+        *,
+        graph: bool | None = None,
+        compile_: bool | None = None,
+        threads: int = 0,
+    ):
+        _check_alike(whats)
+        self.device, cuda = device, device.type == "cuda"
+        graph = cuda if graph is None else graph
+        memories: list[Replay] = []
+
+        def memory(*sizes: Any, **options: Any) -> Replay:
+            if not memories:
+                memories.append(Replay(*sizes, agents=len(whats), **options))
+            return memories[0].agent(len(self.runs))
+
+        threads = threads or -(-cores() // len(whats))
+        self.runs: list[RainbowRun] = []
+        for what in whats:
+            run = RainbowRun(what, device, graph=False, compile_=False, threads=threads, memory=memory)
+            self.runs.append(run)
+        (self.replay,) = memories
+        first = self.runs[0]
+        if compile_ is None:
+            compile_ = cuda and first.total * first.steps_per_unit >= WORTH_COMPILING
+        learners = [run.learner for run in self.runs]
+        self.learner = StackedLearner(learners, self.replay, graph=graph, compile_=compile_)
+        self.actor = StackedActor(self.runs, self.learner, graph=graph, compile_=compile_)
+        self.total, self.steps_per_unit = first.total, first.steps_per_unit
+
+    @property
+    def done(self) -> int:
+        """Chunks that all agents have behind them."""
+        return self.runs[0].done
+
+    def step(self) -> list[dict[str, Any]]:
+        for run in self.runs:
+            run.begin_chunk()
+        self.actor.announce()
+        for step in range(self.runs[0].steps):
+            schedules, corrections = zip(*(run.rate_and_correction(step) for run in self.runs), strict=True)
+            due = [run.updates_due() for run in self.runs]
+            for _ in range(due[0]):
+                rates = [rate(self.learner.updates) for rate in schedules]
+                self.learner.update(rates, corrections[0])
+            for run, actions in zip(self.runs, self.actor.chosen(), strict=True):
+                run.games.send(actions)
+            for run in self.runs:
+                run.receive()
+            self.actor.turn()
+        rows = []
+        for run in self.runs:
+            try:
+                rows += run.end_chunk()
+            except NotFinite as error:
+                raise NotFinite(f"seed {run.what.seed}: {error}") from error
+        return rows
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"agents": [run.state_dict() for run in self.runs]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for run, saved in zip(self.runs, state["agents"], strict=True):
+            run.load_state_dict(saved)
+
+    @property
+    def not_restored(self) -> str:
+        """What `load_state_dict` could not go on with, in words."""
+        return self.runs[0].not_restored
+
+
+class StackedActor:
+    """A turn of all agents: what their games did is stored, and their next actions chosen, in one graph."""
+
+    def __init__(
+        self,
+        runs: Sequence[RainbowRun],
+        learner: StackedLearner,
+        *,
+        graph: bool = False,
+        compile_: bool = False,
+    ):
+        self.learner, self.replay, actors = learner, learner.replay, [run.actor for run in runs]
+        self.actions = share_([actor.actions for actor in actors])
+        names = [field.name for field in fields(Outcome)]
+        self.outcome = Outcome(**{n: share_([getattr(actor.outcome, n) for actor in actors]) for n in names})
+        self._v = torch.zeros(
+            *self.actions.shape, learner.learners[0].online.noise_size, device=learner.device
+        )
+        cuda = learner.device.type == "cuda"
+        self._announced = torch.zeros(self.actions.shape, dtype=torch.int64, pin_memory=cuda)
+        self._arrived = torch.cuda.Event(blocking=True) if cuda else None
+        self._best = compile_static(self.best) if compile_ else self.best
+        self._turn: Callable[[], None] = self._take_in
+        if graph:
+            changing = [*self.replay.small_tensors, self.actions]
+            self._turn = capture(self._take_in, changing, learner.generators)
+
+    def turn(self) -> None:
+        """Store `outcome`, what the games did with `actions`, and put the next actions in their place."""
+        self._turn()
+        self.announce()
+
+    @torch.no_grad()
+    def best(self, v: Tensor) -> Tensor:
+        """The best actions (K, N) for the newest states, by mean return; `v` draws the noise."""
+        return self.learner.best(self.replay.newest(), v)
+
+    def announce(self) -> None:
+        """Send the actions to the host, without waiting for them."""
+        self._announced.copy_(self.actions, non_blocking=True)
+        if self._arrived is not None:
+            self._arrived.record()
+
+    def chosen(self) -> np.ndarray:
+        """The actions (K, N), as soon as the device has them."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._announced.numpy().copy()
+
+    @torch.no_grad()
+    def _take_in(self) -> None:
+        self.replay.add_(self.actions, self.outcome)
+        for k, generator in enumerate(self.learner.generators):
+            torch.rand(self._v.shape[1:], generator=generator, out=self._v[k])
+        self.actions.copy_(self._best(self._v))
+
+
+def _check_alike(whats: Sequence[AgentRun]) -> None:
+    """Raise where agents cannot play and learn step by step together."""
+    first = whats[0]
+    for what in whats[1:]:
+        differ = [name for name in ALIKE if getattr(what, name) != getattr(first, name)]
+        mine, its = vars(first.settings), vars(what.settings)
+        differ += [name for name in mine if mine[name] != its[name] and name != "learning_rate"]
+        if differ:
+            raise ValueError(
+                f"agents of one stack differ in {', '.join(differ)}; they may differ in seed, learning rate "
+                "and variant: stack the others apart"
+            )
