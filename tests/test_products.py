@@ -269,11 +269,22 @@ class Correction(nn.Module):
         return self.head(F.relu(self.base(x) + x @ self.A @ self.B))
 
 
+def test_of_two_halves_of_a_weight_the_hidden_one_has_a_norm() -> None:
+    model = Halves()
+    x = torch.randn(3, 8)
+    with torch.no_grad():
+        half = F.layer_norm(x @ model.w[:, :16], (16,), eps=0)
+        expected = model.head(F.relu(half) + x @ model.w[:, 16:])
+    nap.normalize_(model, x)
+    torch.testing.assert_close(model(x), expected, rtol=1e-3, atol=1e-3)
+    assert nap.weight_groups(model)["w"].role is nap.Role.JOINT
+    nap.verify(model, x)
+
+
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
         (Tied, "w: its product enters relu inside the network and is also returned as an output"),
-        (Halves, "w: its product enters relu, and others that are made of it do not"),
         (Correction, "B: its product enters relu before the model returns, so there is no place"),
     ],
 )

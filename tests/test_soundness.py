@@ -17,12 +17,18 @@ from zoo import (
     huggingface_more,
     huggingface_senses,
     stable_baselines,
+    unfamiliar_agents,
     unfamiliar_conditioned,
     unfamiliar_domains,
+    unfamiliar_graphs,
     unfamiliar_opaque,
+    unfamiliar_paired,
     unfamiliar_remembering,
     unfamiliar_reparametrised,
+    unfamiliar_scenes,
+    unfamiliar_shared,
     unfamiliar_structured,
+    unfamiliar_texts,
 )
 from zoo.entry import Entry
 from zoo.soundness import lost_gradients, unsound
@@ -35,6 +41,12 @@ UNFAMILIAR = [
     *unfamiliar_opaque.FAMILY,
     *unfamiliar_domains.FAMILY,
     *unfamiliar_remembering.FAMILY,
+    *unfamiliar_paired.FAMILY,
+    *unfamiliar_shared.FAMILY,
+    *unfamiliar_scenes.FAMILY,
+    *unfamiliar_graphs.FAMILY,
+    *unfamiliar_texts.FAMILY,
+    *unfamiliar_agents.FAMILY,
 ]
 PUBLIC = [*huggingface.ENTRIES, *huggingface_more.ENTRIES, *huggingface_senses.ENTRIES]
 ENTRIES = [

@@ -141,9 +141,11 @@ class Watch(TorchDispatchMode):
         return self.path[-1] if self.path else ""
 
     def trace(self, tensor: Tensor) -> Trace:
-        return self._traces.get(tensor.untyped_storage()._cdata, NOTHING)
+        return NOTHING if tensor.is_sparse else self._traces.get(tensor.untyped_storage()._cdata, NOTHING)
 
     def mark(self, tensor: Tensor, trace: Trace) -> None:
+        if tensor.is_sparse:
+            return
         storage = tensor.untyped_storage()
         self._alive.append(storage)
         self._traces[storage._cdata] = trace
@@ -281,6 +283,8 @@ def _paths(model: nn.Module, path: list[str]) -> Iterator[None]:
 
     handles = []
     for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue
         handles.append(module.register_forward_pre_hook(push(name), prepend=True))
         handles.append(module.register_forward_hook(pop, always_call=True))
     try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-ProductKey = tuple[str, frozenset[str]]  # the module whose forward makes a product, and its weights
+Part = tuple[int, ...]  # of a weight, as `nap.norms.products.part_of` has it
+ProductKey = tuple[str, frozenset[str], Part]  # the module whose forward makes a product, and its weights
 
 
 def has_direction(weight: torch.Tensor) -> bool:
@@ -13,9 +14,9 @@ def has_direction(weight: torch.Tensor) -> bool:
     return weight.is_meta or bool(weight.any())
 
 
-def product_name(sources: frozenset[str]) -> str:
+def product_name(sources: frozenset[str], part: Part) -> str:
     """What a product is listed by."""
-    return "+".join(sorted(sources))
+    return "+".join(sorted(sources)) + (f" from {part[0]}" if part else "")
 
 
 def carrier_of(model: nn.Module, site: str, sources: frozenset[str]) -> tuple[str, tuple[str, ...]] | None:

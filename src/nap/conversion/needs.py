@@ -204,7 +204,8 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
         decision.refuse(min(use.sources, default=carry.site), reason, "normalise it by hand")
         return
     early = carry.call in meeting.active or carry in meeting.early
-    inside = early or carry.site in flow.tupled or use.output is None
+    mapped = not use.sources.isdisjoint(flow.mapped)
+    inside = early or mapped or carry.site in flow.tupled or use.output is None
     if inside and not _can_be_product(decision, flow, meeting, carry):
         _at_input(decision, flow, meeting, carry, use)
         return
@@ -213,18 +214,18 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
         decision.refuse(carry.site, "it is a ScriptModule, and no norm can hang on one", way_out)
         return
     if inside:
-        use = replace(use, output=use.product)
+        use = replace(use, output=use.made)
     features, heads = meeting.features.get(carry), meeting.heads.get(carry)
     covered = getattr(decision.model.get_submodule(carry.site), CHILD, None)
     if inside and (found := carrier_of(decision.model, carry.site, use.sources)) is not None:
         weights = [decision.model.get_parameter(name) for name in use.sources]
-        covered = norm_on_product(decision.model.get_submodule(found[0]), weights)
+        covered = norm_on_product(decision.model.get_submodule(found[0]), weights, use.part)
     if isinstance(covered, FusedNorm):
         reached = frozenset().union(*heads.groups) if heads else features
         if reached is not None and reached <= covered.normalised_features():
             return
     if inside:
-        want = decision.products.setdefault((carry.site, use.sources), Want(use))
+        want = decision.products.setdefault((carry.site, use.sources, use.part), Want(use))
     else:
         want = decision.wants.setdefault(carry.site, Want(use))
     want.batch_norm |= carry.batch_norm
@@ -253,17 +254,19 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
     be on the sum. And not where a module that is called uses the same weights.
     """
     use = flow.uses[carry.key]
-    if product_name(use.sources) in decision.untracked or use.sources & flow.warped:
+    if product_name(use.sources, use.part) in decision.untracked or use.sources & flow.warped:
         return False
-    if use.product is None or not use.fed or meeting.faults.get(carry) or not use.sources:
+    if use.made is None or not use.fed or meeting.faults.get(carry) or not use.sources:
         return False
     place = decision.placements.get(meeting.modules[-1]) if meeting.modules else None
     if place is not None and place.action == "normalise input":  # a norm of a sum is on all that enters
         return False
-    others = any(c.key != carry.key and c.product == carry.product for c in meeting.carry)
-    weights = [decision.model.get_parameter(name) for name in use.sources]
-    correction = bool(use.joined) or not any(map(has_direction, weights))
-    if others and correction:
+    others = [flow.uses[c.key] for c in meeting.carry if c.key != carry.key and c.product == carry.product]
+    if others and _is_correction(decision, use):
+        return False
+    if any(_is_correction(decision, other) for other in others) and _takes_norm(
+        decision, flow, meeting, carry
+    ):
         return False
     below = f"{carry.site}.".lstrip(".")
     if any(
@@ -272,6 +275,20 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
     ):
         return False
     return carrier_of(decision.model, carry.site, use.sources) is not None
+
+
+def _is_correction(decision: Decision, use: Use) -> bool:
+    """Whether a product is made of another one, or of weights that are all zeros: a LoRA's B."""
+    weights = [decision.model.get_parameter(name) for name in use.sources]
+    return bool(use.joined) or not any(map(has_direction, weights))
+
+
+def _takes_norm(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> bool:
+    """Whether the module that is running takes a norm on what enters it, for no other results than these."""
+    where = meeting.modules[-1] if meeting.modules else ""
+    module = decision.model.get_submodule(where)
+    free = is_plain_leaf(module) and CHILD not in module._modules and not decision.is_told(where)
+    return free and where != carry.site and not shared_by(flow, meeting, carry, where)
 
 
 def _other_gains(meeting: Meeting, own: float) -> float:
@@ -336,8 +353,15 @@ def layout_of(options: Options, axis: int, spatial: int) -> Layout:
     return "features" if axis == -1 else "channels"
 
 
-def members_of(use: Use, model: nn.Module, layout: Layout, parts: object) -> dict[str, Any]:
-    """Of a stack of layers: how many there are and where, for a norm with a scale and an offset for each."""
+def members_of(
+    use: Use, model: nn.Module, layout: Layout, parts: object, mapped: tuple[int, ...] = ()
+) -> dict[str, Any]:
+    """Of a stack of layers: how many there are and where, for a norm with a scale and an offset for each.
+
+    Those that `vmap` maps over lie on no axis.
+    """
+    if mapped and not parts:
+        return {"members": mapped, "member_axes": ()}
     if not use.members or layout != "features" or parts or use.output is None:
         return {}
     counts = tuple(model.get_parameter(min(use.sources)).shape[: len(use.members)])

@@ -102,6 +102,7 @@ class Placement:
     remove: tuple[str, ...] = ()  # biases that become None
     zero: tuple[str, ...] = ()  # biases that become zero and frozen
     subtract: str | None = None  # a bias that is cancelled where the norm covers a part
+    part: tuple[int, ...] = ()  # of the one weight of a product: where it begins, its sizes and strides
     like: str = ""  # a parameter in front of it: its dtype and device, where the module has none
     radius: float = 0.0  # of a gain: the fan-in radius, at which a weight of zeros gets a direction
 
@@ -124,8 +125,13 @@ class Placement:
         module = modules.get(self.module)
         inside = self.action in ("normalise attention", "normalise recurrence")
         if module is not None and self.action == "normalise product":
-            return key_of(self.weights) in product_norms(module) and products_run(module)
+            return self.key in product_norms(module) and products_run(module)
         return module is not None and (inside or self.child in module._modules)
+
+    @property
+    def key(self) -> str:
+        """The name of a norm on a product."""
+        return key_of(self.weights, self.part)
 
     @property
     def child(self) -> str:
@@ -140,7 +146,8 @@ class Placement:
             return f"gain of {self.gain:g}, and its weight at full norm"
         kind = "LayerNorm" if self.centre else "RMSNorm"
         where = "its input" if self.action == "normalise input" else "its output"
-        product = f"the product of {' and '.join(self.weights)}" if self.action == "normalise product" else ""
+        weights = " and ".join(self.weights) + (f" from {self.part[0]}" if self.part else "")
+        product = f"the product of {weights}" if self.action == "normalise product" else ""
         heads = {s.name: s.head for s in self.sections if s.name and s.head}
         done = [f"RMSNorm on {' and '.join(heads)}, per head of {max(heads.values())}"] if heads else []
         if part := sum(s.length for s in self.sections if s.name and not s.head) * self.periods:

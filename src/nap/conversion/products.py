@@ -26,7 +26,7 @@ UseKey = tuple[str, int, int]
 
 def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequence[Flow]) -> None:
     """The norm that the product of these weights wants, unless something stands against it."""
-    (site, sources), use, options, model = key, want.use, decision.options, decision.model
+    (site, sources, part), use, options, model = key, want.use, decision.options, decision.model
     found = carrier_of(model, site, sources)
     assert found is not None
     assert use.output is not None
@@ -45,10 +45,14 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
     together = [s.head or s.length * periods for s in parts if s.name] or [width]
     if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
         return leave_one_feature(decision, name, next(iter(want.reasons)))
-    members = members_of(use, model, layout, parts)
+    mapped = {sizes for flow in flows for name, sizes in flow.mapped.items() if name in sources}
+    if len(mapped) > 1 or any(len(sizes) > 1 for sizes in mapped):
+        reason = "vmap maps over its members in several ways, which one norm has no scale and offset for"
+        return decision.refuse(name, reason, "convert the members before stacking them")
+    members = members_of(use, model, layout, parts, next(iter(mapped), ()))
     partial = any(s.name is None for s in parts)
     centred = not (want.heads and not want.part)
-    decision.placements[product_name(sources)] = Placement(
+    decision.placements[product_name(sources, part)] = Placement(
         carrier,
         "normalise product",
         type(model.get_submodule(carrier)).__name__,
@@ -68,7 +72,8 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
         gain=want.gain,
         **members,
         weights=paths,
-        zero=() if partial else _fused_biases(model, carrier, use),
+        zero=() if partial or part else _fused_biases(model, carrier, use),
+        part=part,
         like=name,
     )
     return None
@@ -76,18 +81,17 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
 
 def _otherwise_used(key: ProductKey, want: Want, flows: Sequence[Flow]) -> str | None:
     """Why the product of these weights must not be normalised wherever it is made."""
-    site, sources = key
     reason = next(iter(want.reasons))
     for flow in flows:
         made: dict[int, list[UseKey]] = defaultdict(list)  # the products of each call
         for found, use in flow.uses.items():
             where = found[0]
-            if where == site and use.sources == sources and use.fed:
+            if (where, use.sources, use.part) == key and use.fed:
                 made[found[1]].append(found)
                 if found in flow.returned_keys and (want.whole or not want.part):
                     return f"its product {reason} inside the network and is also returned as an output"
                 assert want.use.output is not None
-                if use.product is None or use.product.shape[use.axis] != want.use.output.shape[want.use.axis]:
+                if use.made is None or use.made.shape[use.axis] != want.use.output.shape[want.use.axis]:
                     return f"its product {reason}, and it makes products of other widths, too"
         for keys in made.values():
             asked = [(id(flow), found) in want.keys for found in keys]
@@ -100,12 +104,11 @@ def _otherwise_used(key: ProductKey, want: Want, flows: Sequence[Flow]) -> str |
 
 def _has_offset(model: nn.Module, key: ProductKey, flows: Sequence[Flow], width: int) -> bool:
     """Whether a vector of parameters is added to the product later: it does what an offset would."""
-    site, sources = key
     added = {
         name
         for flow in flows
         for (where, call, op), use in flow.uses.items()
-        if where == site and use.sources == sources
+        if (where, use.sources, use.part) == key
         for name in flow.shifts.get((where, call, op), ())
     }
     return any(model.get_parameter(name).numel() == width for name in added)

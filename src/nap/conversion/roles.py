@@ -73,20 +73,24 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
     inline = name.rpartition(".")[0] in flow.inline and parameter.ndim == 1
     if inline and name in flow.scaled and bool((parameter == 1).all()):
         return Weight(name, Role.AFFINE, "scale of a norm that the model came with", part="scale")
-    sites = sorted({site for (site, _, _), use in flow.uses.items() if name in use.sources})
-    if not (sites or name in flow.tables) or parameter.ndim < 2:
+    keys = [key for key, use in flow.uses.items() if name in use.sources]
+    sites = sorted({site for site, _, _ in keys})
+    alone = any(use.sources == {name} for use in flow.uses.values())
+    if not (sites or name in flow.tables) or (parameter.ndim < 2 and not alone):
+        if name not in flow.warped and (name in flow.dotted or _is_table_of_factors(flow, name, parameter)):
+            return _factor(flow, name)
         return Weight(name, Role.BIAS, "" if parameter.ndim < 2 else "added or multiplied elementwise")
     shape = Weight(
         name,
         Role.JOINT,
         out_axis=flow.out_axis.get(name, 0),
         groups=flow.groups.get(name, 1),
-        stacked=min(flow.stacked.get(name, 0), parameter.ndim - 2),
+        stacked=max(0, min(flow.stacked.get(name, 0), parameter.ndim - 2)),
         place="tokens" if name in flow.chosen else None,
     )
     degree = flow.degrees.get(name)
-    sinks: set[str] = set().union(*(flow.sinks.get(site, set()) for site in sites))
-    met = [m for m in flow.meetings if any(c.site in sites for c in m.carry)]
+    sinks: set[str] = set().union(*(flow.sinks.get(key, set()) for key in keys))
+    met = [m for m in flow.meetings if any(c.key in keys for c in m.carry)]
     norms = _norms_on(model, name, sites)
     whole = any(is_opaque(model.get_submodule(site)) for site in sites)  # its norms are inside
     if degree is None and not (sinks or norms or whole or name in flow.tables):
@@ -116,6 +120,22 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
     if flow.unseen and not any(norms) and not sinks & {"norm", "linear"}:
         return replace(shape, role=Role.UNNORMALISED, reason="reaches a function that was not seen")
     return replace(shape, reason="normalised together with other terms of a sum")
+
+
+def _is_table_of_factors(flow: Flow, name: str, parameter: nn.Parameter) -> bool:
+    """Whether a matrix multiplies data entry by entry, and is no gain, which starts the same throughout."""
+    matrix = sum(size > 1 for size in parameter.shape) > 1
+    return name in flow.scaled and matrix and not bool((parameter == parameter.flatten()[0]).all())
+
+
+def _factor(flow: Flow, name: str) -> Weight:
+    """The role of what multiplies features entry by entry, such as GAT's vectors of attention."""
+    degree = flow.degrees.get(name)
+    if degree == NEAR:
+        return Weight(name, Role.NORMALISED, "a norm cancels its scale, up to that norm's eps")
+    if degree == 1.0:
+        return Weight(name, Role.OUTPUT, "multiplies features on their way to the output")
+    return Weight(name, Role.UNNORMALISED, "multiplies features, and no norm cancels its scale")
 
 
 def _ends_branch(flow: Flow, model: nn.Module, name: str, sites: Sequence[str]) -> bool:

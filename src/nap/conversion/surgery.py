@@ -19,7 +19,7 @@ from nap.norms.attention import NormalizedMultiheadAttention, normalize_attentio
 from nap.norms.gain import GAIN, GAIN_HOOK, Gain, scale_input, scale_rows
 from nap.norms.members import MemberNorm
 from nap.norms.norm import CHILD, HOOK, FusedNorm, Norm, Source, keep_zero, normalise_input, normalise_output
-from nap.norms.products import ProductSource, hang_, key_of, product_norms
+from nap.norms.products import ProductSource, hang_, product_norms
 from nap.norms.recurrent import normalize_recurrent_
 from nap.tracing.special import NORMALIZED_RECURRENT
 from nap.weights import PLAN_ATTRIBUTE
@@ -67,7 +67,7 @@ def check(model: nn.Module, plan: Plan) -> None:
             )
         there = placement.child in module._modules
         if placement.action == "normalise product":
-            there = key_of(placement.weights) in product_norms(module)
+            there = placement.key in product_norms(module)
         if there or isinstance(module, (NormalizedMultiheadAttention, *NORMALIZED_RECURRENT)):
             raise ValueError(
                 f"{placement.module!r} already carries a norm: this plan has been applied to the model; "
@@ -129,7 +129,8 @@ def _insert_(module: nn.Module, placement: Placement, undo: list[Undo], like: to
     norm = build_norm(module, placement, like).train(module.training)
     if placement.action == "normalise product":
         undo.extend(_restore(child) for child in module.children())
-        hang_(module, key_of(placement.weights), norm, ProductSource(placement.weights, placement.zero))
+        source = ProductSource(placement.weights, placement.zero, placement.part)
+        hang_(module, placement.key, norm, source)
         _zero_(module, placement, undo)
         return
     module.add_module(CHILD, norm)
@@ -194,6 +195,8 @@ def build_norm(module: nn.Module, placement: Placement, like: torch.Tensor) -> N
             kind=MemberNorm,
             members=placement.members,
             axes=placement.member_axes,
+            layout=placement.layout,
+            spatial=placement.spatial,
         )
     if not placement.sections:
         return norm(

@@ -165,7 +165,8 @@ def _leaks(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
             def keep(norm: nn.Module, inputs: Any, named: Any, name: str = name) -> None:
                 assert isinstance(norm, Norm)
-                calls[name] = norm, inputs, named
+                first = tuple(_of_first(x) if isinstance(x, Tensor) else x for x in inputs)
+                calls[name] = norm, first, named
 
             handles.append(module.register_forward_pre_hook(keep, with_kwargs=True))
     try:
@@ -174,6 +175,15 @@ def _leaks(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
         for handle in handles:
             handle.remove()
     return {name: list(_leak(*call)) for name, call in calls.items()}
+
+
+def _of_first(tensor: Tensor) -> Tensor:
+    """Inside of `vmap`: the first of what it maps over, as a tensor that lives on."""
+    functorch = torch._C._functorch
+    while functorch.is_batchedtensor(tensor):
+        axis = functorch.maybe_get_bdim(tensor)
+        tensor = functorch.get_unwrapped(tensor).select(axis, 0)
+    return tensor
 
 
 def _leak(norm: Norm, inputs: tuple[Any, ...], named: dict[str, Any]) -> Iterator[str]:

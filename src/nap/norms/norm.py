@@ -240,7 +240,7 @@ def _explain(missing: list[str], first: int) -> None:
 
 def _fused(y: Tensor) -> Any:
     """The module with our own passes over images, where it can be used on `y`; else None."""
-    if not y.is_cuda or torch.compiler.is_compiling():
+    if not y.is_cuda or torch.compiler.is_compiling() or torch._C._functorch.is_batchedtensor(y):
         return None
     fused = _kernels()
     return fused if fused is not None and fused.fits(y) else None

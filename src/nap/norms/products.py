@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from nap.norms.members import MemberNorm, unwrapped
 from nap.norms.norm import PRODUCTS, SOURCES, FusedNorm, Norm
 
 _ADDEND_FIRST = ("addmm", "addmv", "addbmm", "baddbmm")
@@ -51,6 +52,7 @@ class ProductSource:
 
     weights: tuple[str, ...]
     zero: tuple[str, ...] = ()
+    part: tuple[int, ...] = ()  # of one weight, as `part_of` has it
 
 
 class NormalisedForward:
@@ -71,14 +73,36 @@ class NormalisedForward:
 
     def __init__(self, module: nn.Module):
         self.module, self.inner = module, module.__dict__.get("forward")
+        self.eager = (
+            False  # whether the compiler must leave it alone: slices and vmap are not seen in its way
+        )
         functools.update_wrapper(self, module.forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module = self.module
-        with _OnProducts(module):
-            if self.inner is not None:
-                return self.inner(*args, **kwargs)
-            return type(module).forward(module, *args, **kwargs)
+        return _uncompiled(self, args, kwargs) if self.eager else _run(self, args, kwargs)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if state.get("eager"):
+            _keep_eager()
+
+
+def _run(forward: NormalisedForward, args: Any, kwargs: Any) -> Any:
+    module = forward.module
+    with _OnProducts(module):
+        if forward.inner is not None:
+            return forward.inner(*args, **kwargs)
+        return type(module).forward(module, *args, **kwargs)
+
+
+_uncompiled = _run
+
+
+@functools.cache
+def _keep_eager() -> None:
+    """From now on `_uncompiled` is not compiled; importing the compiler takes a second or two."""
+    global _uncompiled
+    _uncompiled = torch.compiler.disable(_run)
 
 
 def hang_(module: nn.Module, key: str, norm: nn.Module, source: ProductSource) -> nn.Module:
@@ -87,20 +111,36 @@ def hang_(module: nn.Module, key: str, norm: nn.Module, source: ProductSource) -
         module.add_module(PRODUCTS, nn.ModuleDict())
         module.__dict__[SOURCES] = {}
         module.__dict__["forward"] = NormalisedForward(module)
-    norms = module._modules[PRODUCTS]
+    norms, forward = module._modules[PRODUCTS], module.__dict__["forward"]
     assert isinstance(norms, nn.ModuleDict)
+    if source.part or (isinstance(norm, MemberNorm) and not norm.axes):
+        forward.eager = True
+        _keep_eager()
     norms[key] = norm
     module.__dict__[SOURCES] = {**module.__dict__[SOURCES], key: source}
     return norm
 
 
-def key_of(paths: Sequence[str]) -> str:
-    """The name under which the norm of these weights hangs on their module.
+def key_of(paths: Sequence[str], part: Sequence[int] = ()) -> str:
+    """The name under which the norm of these weights, or of a part of one, hangs on their module.
 
-    >>> key_of(["qkv.weight", "scale"])
-    'qkv_weight_scale'
+    >>> key_of(["qkv.weight", "scale"]), key_of(["qkv.weight"], (64, 8, 8, 8, 1))
+    ('qkv_weight_scale', 'qkv_weight_from_64')
     """
-    return "_".join(path.replace(".", "_") for path in paths)
+    return "_".join([*(path.replace(".", "_") for path in paths), *(["from", str(part[0])] if part else [])])
+
+
+def part_of(weight: Tensor, whole: Tensor) -> tuple[int, ...]:
+    """Where a slice of a parameter begins, its sizes and its strides; empty where it is no slice.
+
+    >>> qkv = nn.Parameter(torch.zeros(24, 8))
+    >>> part_of(qkv.chunk(3)[1], qkv), part_of(qkv.T, qkv)
+    ((64, 8, 8, 8, 1), ())
+    """
+    sliced = weight.ndim == whole.ndim and weight.numel() < whole.numel()
+    if not sliced or weight.untyped_storage()._cdata != whole.untyped_storage()._cdata:
+        return ()
+    return weight.storage_offset() - whole.storage_offset(), *weight.shape, *weight.stride()
 
 
 def product_norms(module: nn.Module) -> dict[str, nn.Module]:
@@ -109,11 +149,13 @@ def product_norms(module: nn.Module) -> dict[str, nn.Module]:
     return dict(norms.items()) if isinstance(norms, nn.ModuleDict) else {}
 
 
-def norm_on_product(module: nn.Module, weights: Iterable[Tensor]) -> nn.Module | None:
-    """The norm on the product of just these weights in the forward of `module`."""
+def norm_on_product(
+    module: nn.Module, weights: Iterable[Tensor], part: tuple[int, ...] = ()
+) -> nn.Module | None:
+    """The norm on the product of just these weights, or of a part of one, in the forward of `module`."""
     wanted = {id(weight) for weight in weights}
     for key, source in module.__dict__.get(SOURCES, {}).items():
-        if wanted == {id(attrgetter(path)(module)) for path in source.weights}:
+        if source.part == part and wanted == {id(attrgetter(path)(module)) for path in source.weights}:
             return product_norms(module)[key]
     return None
 
@@ -144,6 +186,11 @@ class _OnProducts(TorchFunctionMode):
         self.made: list[tuple[Tensor, frozenset[str]]] = [
             (attrgetter(path)(module), frozenset([path])) for path in paths
         ]
+        self.module = module
+        self.parts: list[
+            tuple[Tensor, tuple[int, ...]]
+        ] = []  # of what was made: the slice that it is, or is of
+        self.in_parts = any(source.part for source in self.sources.values())
         self.constants = [b for b in module.buffers() if b is not None]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -159,10 +206,11 @@ class _OnProducts(TorchFunctionMode):
         if not paths:
             return func(*args, **kwargs) if addend is None else addend.added(func, args, kwargs)
         if name is not None and None in made_of:
-            keys = [key for key, source in self.sources.items() if paths == frozenset(source.weights)]
+            factors = [t for t, some in zip(tensors, made_of, strict=True) if some is not None]
+            part = self._part(factors[0], paths)
+            keys = [k for k, s in self.sources.items() if paths == frozenset(s.weights) and s.part == part]
             if not keys:  # a list: the compiler of torch 2.6 knows no `next` with a default
                 return func(*args, **kwargs) if addend is None else addend.added(func, args, kwargs)
-            factors = [t for t, some in zip(tensors, made_of, strict=True) if some is not None]
             return self._normalised(keys[0], func, args, kwargs, factors, addend)
         out = func(*args, **kwargs) if addend is None else addend.added(func, args, kwargs)
         chosen = func in _CHOICES  # by an index, perhaps from data: what is chosen is a weight all the same
@@ -173,7 +221,17 @@ class _OnProducts(TorchFunctionMode):
             for result in _tensors((out,)):
                 if self._made_of(result) is None:
                     self.made.append((result, paths))
+                    given = [t for t, some in zip(tensors, made_of, strict=True) if some is not None]
+                    part = self._part(result, paths) or self._part(given[0], paths)
+                    self.parts += [(result, part)] if part else []
         return out
+
+    def _part(self, tensor: Tensor, paths: frozenset[str]) -> tuple[int, ...]:
+        """Which slice of its one weight a tensor is, or was made of."""
+        if not self.in_parts or len(paths) > 1:
+            return ()
+        known = [part for made, part in self.parts if made is tensor]
+        return known[0] if known else part_of(tensor, attrgetter(min(paths))(self.module))
 
     def _normalised(
         self, key: str, func: Any, args: Any, kwargs: Any, factors: list[Tensor], addend: _Addend | None
@@ -186,8 +244,9 @@ class _OnProducts(TorchFunctionMode):
         return norm(y, *factors)
 
     def _made_of(self, tensor: Tensor) -> frozenset[str] | None:
+        inner = tensor if torch.compiler.is_compiling() else unwrapped(tensor)
         for made, paths in self.made:
-            if made is tensor:
+            if made is tensor or made is inner:
                 return paths
         return None
 

@@ -180,7 +180,7 @@ def names_in(model: nn.Module, exclude: Excluded | Iterable[Excluded]) -> set[st
 
 def norms_to_keep(row: Weight, parameter: Tensor, per: str) -> Tensor:
     """The norms of a weight that stay as they are: one each for the whole, its experts or its rows."""
-    out_axis = row.out_axis if per == "row" else None
+    out_axis = row.out_axis if per == "row" and parameter.ndim > 1 else None  # a vector is one row
     return norms_of(parameter, stacked=row.stacked, out_axis=out_axis, groups=row.groups)
 
 

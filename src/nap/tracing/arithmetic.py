@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from nap.tracing import homogeneity
 from nap.tracing.call import Call, Outcome
-from nap.tracing.curves import compared, curved, remark, remark_choice
+from nap.tracing.curves import compared, curved, of_shared_weights, remark, remark_choice
 from nap.tracing.homogeneity import MIXED, NEAR
 from nap.tracing.meetings import masked
 from nap.tracing.noise import multiplied, paired
@@ -27,6 +28,9 @@ _ROUNDINGS = frozenset(  # numbers that jump where what they were made of does n
 )
 _TO_FREQUENCIES = frozenset("fft rfft fft2 rfft2 fftn rfftn stft ihfft".split())  # noqa: SIM905
 _FROM_FREQUENCIES = frozenset("ifft irfft ifft2 irfft2 ifftn irfftn istft hfft".split())  # noqa: SIM905
+_CHUNKS = frozenset(
+    "chunk split split_with_sizes tensor_split hsplit unbind narrow unsafe_chunk unsafe_split".split()  # noqa: SIM905
+)
 _CONSTANT = frozenset(  # what is made depends on what was given for its shape at most
     """zeros ones empty full arange linspace logspace eye rand randn randint randperm zero fill uniform
     exponential log_normal geometric random cauchy empty_strided tril_indices triu_indices size""".split()  # noqa: SIM905
@@ -43,6 +47,8 @@ def follow_sum(call: Call) -> Outcome:
         remark(call.rec, operands[1].carry, "its result says where grid_sample looks, and stays as it is")
         operands = [operands[0], replace(operands[1], carry=NO_CARRY)]
     value = merge(operands[:1] if call.name in SHAPED_LIKE else operands)
+    if call.name in ("sum", "mean"):
+        _note_dot_products(call)
     if call.name in ("add", "sub", "rsub"):
         value = _shifted(call, value)
         value = replace(value, degrees={**value.degrees, **paired(call, value)})
@@ -57,6 +63,17 @@ def follow_sum(call: Call) -> Outcome:
     if call.name in _TO_FREQUENCIES or call.name in _FROM_FREQUENCIES:
         value = replace(value, fourier=call.name in _TO_FREQUENCIES)
     return value
+
+
+def _note_dot_products(call: Call) -> None:
+    """(x * w).sum(-1): a sum over the entries of a parameter makes a layer of it."""
+    ndim, dims = call.tensors[0].ndim, call.argument(1, "dim")
+    summed = range(ndim) if dims is None or isinstance(dims, torch.dtype) else dims
+    axes = {d % ndim - ndim for d in ([summed] if isinstance(summed, int) else summed)} if ndim else set()
+    for name in call.operands[0].gains:
+        shape = call.rec.shapes[name]
+        if any(-axis <= len(shape) and shape[axis] > 1 for axis in axes):
+            call.rec.flow.dotted.add(name)
 
 
 def follow_choice(call: Call) -> Outcome:
@@ -84,15 +101,9 @@ def _by_own_choice(call: Call, value: Value, masks: bool = False) -> Value:
 
 
 def _by_itself(call: Call, value: Value) -> Value:
-    """A product of two values that one layer made is no linear map of it."""
-    seen: set[tuple[str, int, int]] = set()
-    twice = set()
-    for operand in call.operands:
-        keys = {c.key for c in operand.carry if c.product is None}
-        twice |= seen & keys
-        seen |= keys
-    kept = twice & {c.key for c in value.carry}
-    return curved(call, value, call.tensors, keys=kept, name=f"{call.name} with itself")
+    """A product of two values that are made of the same weights is no linear map of them."""
+    shared = of_shared_weights(call.rec, call.operands)
+    return curved(call, value, call.tensors, keys=shared, name=f"{call.name} with itself")
 
 
 def _shifted(call: Call, value: Value) -> Value:
@@ -113,7 +124,7 @@ def follow_select(call: Call) -> Value:
     whole, flow = call.operands[0], call.rec.flow
     value = merge(call.operands)
     if not whole.data and call.tensors[0].ndim >= 3:
-        by_one = call.name in ("select", "index_select", "unbind")
+        by_one = call.name in ("select", "index_select", "unbind") and not call.argument(1, "dim", 0)
         if by_one or (call.name == "getitem" and isinstance(call.args[1], (int, Tensor))):
             flow.stacked.update(dict.fromkeys(whole.sources, call.tensors[0].ndim - 2))
         if all(v.index for v in call.operands[1:]):
@@ -121,7 +132,15 @@ def follow_select(call: Call) -> Value:
     remark_choice(call.rec, *call.operands[1:])
     value = _by_own_choice(call, value, masks=True)
     value = replace(value, mask=whole.mask, picked=whole.picked)  # not those of the indices
-    return value.relabel(sliced=True)
+    return value.relabel(sliced=True, **({"chunk": True} if _is_chunk(call) else {}))
+
+
+def _is_chunk(call: Call) -> bool:
+    """Whether a range of features or one of several equal parts is taken, not rows or steps in time."""
+    if call.name == "getitem":
+        index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
+        return isinstance(index[-1], slice) and index[-1] != slice(None) and len(index) > 1
+    return call.name in _CHUNKS
 
 
 def follow_product(call: Call) -> Value:
@@ -130,9 +149,10 @@ def follow_product(call: Call) -> Value:
     degrees = homogeneity.of_product(factors)
     if call.name == "addcmul":
         degrees = homogeneity.of_sum([factors[0], homogeneity.of_product(factors[1:])])
+    gains = frozenset(n for v in operands if not v.data for n in v.sources)
     if any(v.data for v in operands):
-        call.rec.flow.scaled.update(n for v in operands if not v.data for n in v.sources)
-    value = normalised_by_hand(call, replace(merge(operands), degrees=degrees), operands)
+        call.rec.flow.scaled.update(gains)
+    value = normalised_by_hand(call, replace(merge(operands), degrees=degrees, gains=gains), operands)
     zero = any(v.zero for v in operands) and call.name != "addcmul"
     value = replace(value, noised=value.noised | multiplied(call), zero=value.zero or zero)
     if call.name == "addcmul":

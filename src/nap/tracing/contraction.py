@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from nap.norms.products import part_of
 from nap.tracing.record import Use
 from nap.tracing.values import Carry, Value
 
@@ -60,8 +61,25 @@ def parametric_use(
     factors: Sequence[Tensor],
     values: Sequence[Value],
 ) -> Use:
-    """How the output of a parametric function is laid out, and which axes its weights have."""
+    """How the output of a parametric function is laid out, and which axes and parts its weights have."""
     sources = frozenset(n for v in values if not v.data for n in v.sources)
+    use = _laid_out(rec, name, args, kwargs, factors, values, sources)
+    if len(sources) == 1:
+        whole = rec.weights[min(sources)]
+        weight = next(f for f, v in zip(factors, values, strict=True) if not v.data and v.sources)
+        use.part = part_of(weight, whole)
+    return use
+
+
+def _laid_out(
+    rec: Recorder,
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    factors: Sequence[Tensor],
+    values: Sequence[Value],
+    sources: frozenset[str],
+) -> Use:
     if name.startswith("conv"):
         spatial = 1 if name == "conv_tbc" else factors[1].ndim - 2
         _note_axis(rec, sources, factors[1], int("transpose" in name))

@@ -6,6 +6,7 @@ Where it then enters another layer or a norm, the operation was a nonlinearity a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -45,6 +46,19 @@ def curved(
     """The value with the operation noted on what it carries, or on the part of it that `keys` names."""
     noted = _noted(call, value.carry, tensors, keys, name, kind, bent)
     return value if noted is value.carry else replace(value, carry=noted)
+
+
+def of_shared_weights(rec: Recorder, values: Sequence[Value]) -> set[tuple[str, int, int]]:
+    """The results that are in one operand and, as they are or behind other layers, in another one, too.
+
+    Their product is no linear map of their weights: h·h, u·v of one encoder, h·(W·h). Where only what both
+    operands were computed from is shared, as in (A·h)·(B·h), it is all that has come of it.
+    """
+    made = [{c.key: rec.lineage[c.key] for c in value.carry} for value in values]
+    counts = Counter(name for part in made for name in frozenset().union(*part.values()))
+    shared = {name for name, count in counts.items() if count > 1}
+    found = {key for part in made for key, names in part.items() if names & shared}
+    return {key for key in found if rec.flow.uses[key].sources & shared} or found
 
 
 def compared(call: Call, value: Value) -> frozenset[Carry]:

@@ -8,7 +8,6 @@ both, a part of a weight and a layer's result, until it is used as the one or th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from nap.tracing.call import Call
 from nap.tracing.contraction import contracted_axes, parametric_use
-from nap.tracing.curves import curved
+from nap.tracing.curves import curved, of_shared_weights
 from nap.tracing.meetings import meet_curves
 from nap.tracing.record import Use
 from nap.tracing.values import Value
@@ -73,24 +72,18 @@ def _sums(call: Call, factors: Sequence[Tensor]) -> bool:
 
 
 def with_itself(call: Call, out: Value, values: Sequence[Value], factors: Sequence[Tensor]) -> Value:
-    """h·hᵀ and its like: a product of one layer's result with itself is no linear map of it."""
-    keys = _common(values)
+    """h·hᵀ and its like: a product of results of the same weights is no linear map of them."""
+    keys = of_shared_weights(call.rec, values)
     return curved(call, out, factors, keys=keys, name=f"{call.name} with itself") if keys else out
 
 
 def meet_squares(call: Call, values: Sequence[Value], factors: Sequence[Tensor]) -> None:
     """A layer that multiplies its inputs with each other, such as nn.Bilinear, given one result twice."""
     fed_values = [v for v in values if v.data]
-    keys = _common(fed_values)
+    keys = of_shared_weights(call.rec, fed_values)
     if len(fed_values) > 1 and call.name == "bilinear":
         keys = {c.key for v in fed_values for c in v.carry}
     if keys:
         both = frozenset(c for v in values for c in v.carry if c.key in keys)
         value = curved(call, Value(data=True, carry=both), factors, name="a product of two inputs")
         meet_curves(call.rec, value)
-
-
-def _common(values: Sequence[Value]) -> set[tuple[str, int, int]]:
-    """The layers whose results are in more than one operand."""
-    counts = Counter(key for v in values for key in {c.key for c in v.carry if c.product is None})
-    return {key for key, count in counts.items() if count > 1}

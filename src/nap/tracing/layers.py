@@ -44,7 +44,7 @@ def follow_contract(call: Call) -> Value:
         axes = contracted_axes(call.name, call.args, factors)
         opened = replace(out, carry=open_product(rec, values, factors, axes), probability=False)
         return with_itself(call, opened, values, factors)
-    return replace(out, probability=False)
+    return with_itself(call, replace(out, probability=False), values, factors)
 
 
 def follow_lookup(call: Call) -> Value:

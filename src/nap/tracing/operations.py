@@ -136,12 +136,12 @@ _TABLE: dict[Kind, str] = {
         sigmoid tanh hardtanh hardsigmoid logsigmoid log_sigmoid softplus softsign expit exp exp2 expm1
         log log2 log10 clamp clip clamp_min clamp_max maximum minimum fmax fmin sign
         sgn logsumexp logcumsumexp logaddexp logaddexp2 logdet atan arctan atan2
-        asin acos asinh acosh atanh logit lgamma xlogy arctan2 special_expit gumbel_softmax
+        asin acos asinh acosh atanh logit lgamma xlogy arctan2 special_expit
         cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div
         binary_cross_entropy_with_logits binary_cross_entropy log_ndtr special_log_ndtr erfinv normal
         poisson_nll_loss gaussian_nll_loss poisson
     """,
-    Kind.SOFTMAX: "softmax log_softmax softmin sparse_softmax",
+    Kind.SOFTMAX: "softmax log_softmax softmin sparse_softmax gumbel_softmax",
     Kind.GATE: "glu",
     Kind.ATTENTION: "scaled_dot_product_attention",
     Kind.FRESH: """

@@ -31,6 +31,7 @@ class Use:
     operation: str
     axis: int = -1  # of output features
     spatial: int = 0  # space axes of a convolution
+    part: tuple[int, ...] = ()  # of its one weight: where it begins, its sizes and strides; empty: all of it
     members: tuple[int, ...] = ()  # of a stack of layers: axes that list them, counted from the end
     output: Tensor | None = None  # what the site returned
     linear: bool = False  # the result scales with each of these parameters
@@ -40,6 +41,11 @@ class Use:
     joined: frozenset[tuple[str, int, int]] = (
         frozenset()
     )  # results that entered it linearly, with no norm between
+
+    @property
+    def made(self) -> Tensor | None:
+        """What the function gave: also where it is just what its module returns."""
+        return self.output if self.product is None else self.product
 
     @property
     def place(self) -> Tensor | None:
@@ -76,7 +82,9 @@ class Flow:
     uses: dict[tuple[str, int, int], Use] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)  # module → how often it was called
     given: dict[str, torch.Size] = field(default_factory=dict)  # module → shape of its first argument
-    sinks: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # site → norm, linear, ...
+    sinks: dict[tuple[str, int, int], set[str]] = field(
+        default_factory=lambda: defaultdict(set)
+    )  # result → norm, linear, ...
     degrees: dict[str, float] = field(default_factory=dict)  # of the outputs together
     returned_keys: set[tuple[str, int, int]] = field(default_factory=set)  # the same, by call and operation
     shifts: dict[tuple[str, int, int], set[str]] = field(
@@ -88,12 +96,14 @@ class Flow:
     affine: dict[str, tuple[str, ...]] = field(default_factory=dict)  # norm → its parameters
     added: set[str] = field(default_factory=set)  # parameters that are added to data
     scaled: set[str] = field(default_factory=set)  # parameters that multiply data elementwise
+    dotted: set[str] = field(default_factory=set)  # of these, the ones whose entries are then summed over
     warped: set[str] = field(default_factory=set)  # parameters that enter an activation themselves
     tables: set[str] = field(default_factory=set)  # parameters that rows are looked up in
     chosen: set[str] = field(default_factory=set)  # tables whose rows the input chooses, such as tokens'
     branches: set[str] = field(default_factory=set)  # modules whose result is added to a residual stream
     inline: set[str] = field(default_factory=set)  # modules in which a norm is written out
     stacked: dict[str, int] = field(default_factory=dict)  # parameter → leading axes that list weights
+    mapped: dict[str, tuple[int, ...]] = field(default_factory=dict)  # parameter → members, by vmap around it
     groups: dict[str, int] = field(default_factory=dict)  # parameter → groups of a transposed convolution
     out_axis: dict[str, int] = field(default_factory=dict)  # parameter → axis of output features
     seen: set[str] = field(default_factory=set)  # parameters that were used at all

@@ -31,6 +31,7 @@ from nap.tracing.scale import without_scales
 from nap.tracing.streams import SUMS, Streams
 from nap.tracing.told import NOTHING, Told
 from nap.tracing.values import CONSTANT, NO_CARRY, Carry, Value, held_tensors, merge, tensors_in
+from nap.tracing.vmapped import unrolled
 
 
 def record(
@@ -65,6 +66,7 @@ class Recorder(TorchFunctionMode):
         self.matrices = {n for n, p in model.named_parameters() if sum(size > 1 for size in p.shape) > 1}
         self.values: dict[int, Value] = {}
         self.streams = Streams()
+        self.lineage: dict[tuple[str, int, int], frozenset[str]] = {}  # result → weights it is linear in
         self.alive: list[Tensor] = []  # ids stay unique only while their tensors live
         self.frames: list[Frame] = []
         self.ancestors: dict[int, frozenset[int]] = {}
@@ -98,6 +100,7 @@ class Recorder(TorchFunctionMode):
             ):
                 self._hooks.callback(handle.remove)
         self._hooks.enter_context(scripted.watched(self))
+        self._hooks.enter_context(unrolled(self))
         self._hooks.enter_context(torch.enable_grad())
         super().__enter__()
         return self
@@ -183,9 +186,10 @@ class Recorder(TorchFunctionMode):
             inner[0].spatial,
             inner[0].members,
         )
+        self.lineage[united.key] = frozenset().union(*(self.lineage[c.key] for c in value.carry))
         self.streams.united(united, value.carry, output)
         for c in value.carry:
-            self.flow.sinks[c.site].add("sum")
+            self.flow.sinks[c.key].add("sum")
         value = replace(value, carry=frozenset([united]))
         self.put(output, value)
         return value
@@ -298,7 +302,7 @@ class Recorder(TorchFunctionMode):
                 {n: max(abs(d), self.flow.degrees.get(n, 0.0)) for n, d in value.degrees.items()}
             )
             for c in value.carry:
-                self.flow.sinks[c.site].add("output")
+                self.flow.sinks[c.key].add("output")
 
     # -- what the effects of operations report -------------------------------------------------
 
@@ -310,6 +314,8 @@ class Recorder(TorchFunctionMode):
         self.flow.uses[carry.key] = use
         self.streams.made(carry)
         use.joined = frozenset(c.key for value in operands for c in value.carry)
+        whole = {c.key for value in operands for c in value.carry if not c.chunk}
+        self.lineage[carry.key] = use.sources.union(*(self.lineage[key] for key in whole))
         self.made = use
         for value in operands:
             meet_curves(self, value)
@@ -332,7 +338,8 @@ class Recorder(TorchFunctionMode):
         """Whether parts of this result have norms of their own."""
         weights = [self.weights[name] for name in self.flow.uses[carry.key].sources]
         around = [name for name in self.modules if f"{carry.site}.".startswith(f"{name}.") or not name]
-        on_product = [norm_on_product(self.modules[name], weights) for name in around] if weights else []
+        part = self.flow.uses[carry.key].part
+        on_product = [norm_on_product(self.modules[n], weights, part) for n in around] if weights else []
         return any(
             isinstance(n, FusedNorm) for n in (getattr(self.modules[carry.site], CHILD, None), *on_product)
         )
@@ -353,7 +360,7 @@ class Recorder(TorchFunctionMode):
 
     def sink(self, carry: Iterable[Carry], sink: str) -> None:
         for c in carry:
-            self.flow.sinks[c.site].add(sink)
+            self.flow.sinks[c.key].add(sink)
 
 
 _PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)

@@ -28,6 +28,7 @@ class Carry:
     curve: tuple[str, int] | None = None  # the first such operation, and its number in `places`
     chosen: bool = False  # the largest or the like of it, or parts of it where it is so
     sliced: bool = False  # perhaps only a part of its features is here
+    chunk: bool = False  # one of several parts of its features, each for another purpose
     moved: str | None = None  # what first changed its layout or made no sum of it; "" if of several tensors
     slot: str | None = None  # the last nn.Identity it went through: a place for a norm
     mixed: bool = False  # a linear layer has acted on the product since, as talking heads do
@@ -58,6 +59,7 @@ class Value:
     zero: bool = False  # all zeros: neutral in a sum
     raw: bool = False  # a parameter, perhaps moved, added or normalised, but not multiplied
     index: bool = False  # not floating point
+    gains: frozenset[str] = frozenset()  # parameters that it was just multiplied by, entry by entry
     noised: frozenset[str] = frozenset()  # weights that were multiplied by what no weight has made
 
     def relabel(self, **change: object) -> Value:

@@ -1,0 +1,57 @@
+"""Parameters that multiply features entry by entry: weights, not biases, where a sum over them follows."""
+
+import pytest
+import torch
+from torch import nn
+
+import nap
+from zoo import unfamiliar_graphs
+from zoo.written import Written, mlp
+
+X = torch.linspace(-1, 1, 18).sin().reshape(3, 6)
+PER = ("tensor", "row")
+
+
+def test_vectors_of_attention_are_no_biases():
+    for entry in unfamiliar_graphs.FAMILY[:2]:
+        model, args, kwargs = entry.build()
+        nap.normalize_(model, args, kwargs)
+        roles = {row.role for row in nap.weight_groups(model).values() if row.name.startswith("att")}
+        assert roles == {nap.Role.UNNORMALISED}
+        nap.verify(model, args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("forward", "shape", "role"),
+    [
+        (lambda net, x: (net.body(x) * net.w).sum(-1), (4,), nap.Role.OUTPUT),
+        (lambda net, x: net.body(x) @ net.w, (4,), nap.Role.OUTPUT),
+        (lambda net, x: ((net.body(x) * net.w).mean(dim=1)).tanh() * x[:, 0], (4,), nap.Role.UNNORMALISED),
+        (lambda net, x: net.body(x)[:, None] * net.w, (5, 4), nap.Role.OUTPUT),
+        (lambda net, x: net.body(x * net.w.exp()), (3, 6), nap.Role.BIAS),  # a scale by its logarithm
+        (lambda net, x: net.body(x) * net.w, (4,), nap.Role.BIAS),  # a gain
+        (lambda net, x: (net.body(x) * net.w).sum(0), (4,), nap.Role.BIAS),
+        (lambda net, x: net.body(x)[:, None] * net.w[:, :1], (5, 1), nap.Role.BIAS),
+    ],
+)
+def test_a_sum_over_its_entries_makes_a_parameter_a_weight(forward, shape, role):
+    torch.manual_seed(0)
+    model = Written(forward, body=mlp(6, 8, 4), w=nn.Parameter(torch.randn(shape)))
+    nap.normalize_(model, X)
+    assert nap.weight_groups(model)["w"].role is role
+    nap.verify(model, X)
+
+
+@pytest.mark.parametrize("per", PER)
+def test_a_vector_is_one_row(per):
+    torch.manual_seed(0)
+    model = Written(lambda net, x: net.body(x) @ net.w, body=mlp(6, 8, 4), w=nn.Parameter(torch.randn(4)))
+    nap.normalize_(model, X)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    nap.Projector(model, per=per).attach(optimizer)
+    before = model.get_parameter("w").detach().clone()
+    model(X).square().sum().backward()
+    optimizer.step()
+    after = model.get_parameter("w").detach()
+    assert not torch.allclose(after.abs(), before.abs())
+    torch.testing.assert_close(after.norm(), before.norm())
