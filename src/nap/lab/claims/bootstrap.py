@@ -6,8 +6,8 @@ corrects bias and skew, not this), and the studentised bootstrap is infinite at 
 nine has no spread. So the bootstrap gives what it is good at, the standard error of any statistic, and
 Student's quantile gives the width that a standard error from n seeds needs; for a mean it is the t interval.
 
-Coverage of 95 % intervals at n = 5, measured (tests/test_bootstrap.py): 95 % for normal data, 94 % uniform,
-91 % log-normal with σ = ½; percentiles: 83 %, 85 % and 79 %.
+Coverage of 95 % intervals at n = 5, measured (tests/lab/claims/test_bootstrap.py): 95 % for normal data, 94 %
+uniform, 91 % log-normal with σ = ½; percentiles: 83 %, 85 % and 79 %.
 """
 
 from __future__ import annotations

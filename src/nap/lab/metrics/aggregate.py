@@ -1,6 +1,6 @@
 """One number for many games: mean, median, interquartile mean and optimality gap, with bootstrap intervals.
 
-Agarwal et al. (2021), whose approach Figure 5 of the paper follows, define them; tests/test_scores.py
+Agarwal et al. (2021), whose approach Figure 5 of the paper follows, define them; tests/lab/test_scores.py
 compares with their package rliable. The last two axes of `scores` are seeds and games, axes before them stay.
 """
 

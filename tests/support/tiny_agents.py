@@ -1,0 +1,52 @@
+"""Small Rainbow agents for the built-in game, for tests."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from nap.lab.loops.rainbow.games import Games, Step
+from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.settings import Agent, AgentRun
+from nap.lab.loops.rainbow.variants import RAINBOW, Variant
+from nap.lab.runner.work import Work
+
+CPU = torch.device("cpu")
+TINY = Agent(
+    lanes=8, replay=2_000, learn_start=64, steps_per_update=4, target_every=10, batch_size=16, hidden=32,
+    atoms=21, limit=4.0, discount=0.95, learning_rate=1e-3,
+)  # fmt: skip
+
+
+def agent(variant: Variant = RAINBOW, *, games: tuple[str, ...] = ("catch",), **changes: Any) -> RainbowRun:
+    """A run of 3 intervals a game; `changes` are of the run or of the agent's settings."""
+    own = {name: changes.pop(name) for name in list(changes) if name in vars(TINY)}
+    options = {"frames": 480, "intervals": 3, "seed": 0, **changes}
+    return RainbowRun(AgentRun(variant, replace(TINY, **own), games, **options), CPU)
+
+
+def finished(run: Work) -> list[dict[str, Any]]:
+    """The rows of all that is left of a run, those of layers left out."""
+    rows: list[dict[str, Any]] = []
+    while run.done < run.total:
+        rows += [row for row in run.step() if "kind" not in row]
+    return rows
+
+
+def on_disk_and_back(state: dict[str, Any]) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def play(games: Games, actions: np.ndarray) -> list[Step]:
+    steps = []
+    for each in actions:
+        games.send(each)
+        steps.append(games.recv())
+    return steps
