@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nap.conversion.normalize import normalize_, plan
     from nap.conversion.placement import Plan
     from nap.conversion.verification import verify
+    from nap.presets import prepare
     from nap.projection.project import Projector
     from nap.rates.implicit import ImplicitSchedule
     from nap.rates.learning_rate import effective_learning_rates, global_effective_learning_rate
@@ -42,6 +43,7 @@ __all__ = [
     "load",
     "normalize_",
     "plan",
+    "prepare",
     "save",
     "schedules",
     "verify",
@@ -62,6 +64,7 @@ _MODULE = {
     "load": "checkpoints",
     "normalize_": "conversion.normalize",
     "plan": "conversion.normalize",
+    "prepare": "presets",
     "save": "checkpoints",
     "verify": "conversion.verification",
     "weight_groups": "weights",

@@ -224,8 +224,8 @@ def settings_for(plan: Plan, projection: ProjectionPlan) -> tuple[str, ...]:
         "torch.optim.AdamW(projector.param_groups(weight_decay=...)) keeps it to the others"
     )
     said.append(
-        "learning rate: start at twice the best rate of the same network with norms alone, and try a factor "
-        "of two to both sides; nothing lowers it any more but the schedule that you write down"
+        "learning rate: start at the best rate of the same network with norms alone, and try a factor of two "
+        "to both sides (nap compare does); nothing lowers it any more but the schedule that you write down"
     )
     return tuple(said)
 
