@@ -235,7 +235,7 @@ def test_advice_follows_the_model() -> None:
     assert "output: 2.weight projected" in said
     assert "affine='joint') keeps" in said
     assert "weight decay: none on projected weights" in said
-    assert "learning rate: start at twice" in said
+    assert "learning rate: start at the best rate" in said
     assert "exclude" not in said
     gelu = nn.Sequential(nn.Linear(8, 9), nn.GELU(), nn.Linear(9, 3))
     said = advice_for(gelu, torch.randn(4, 8), output="free")

@@ -153,7 +153,7 @@ def prepare(
     norm = {**chosen.normalize, **(normalize or {})}
     sphere = {**chosen.project, **(project or {})}
     notes = list(chosen.why)
-    kind = optimizer or chosen.optimizer
+    kind: Any = optimizer or chosen.optimizer
     options = {**(chosen.optimizer_options if optimizer is None else {}), **optimizer_options}
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, None)
     plans = {name: plan_of(_part(model, name), args, kwargs, **norm) for name in parts or ("",)}
