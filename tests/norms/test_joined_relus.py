@@ -15,13 +15,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import nap
+from gpu import DEVICE
 from nap.lab.models.transformer import Transformer
 from nap.norms import joined_relu
 from nap.norms.joined_relu import JoinedReLU
 
-CUDA = torch.cuda.is_available()
-
-DEVICE = torch.device("cuda" if CUDA else "cpu")
+pytestmark = pytest.mark.cuda
 needs_triton = pytest.mark.skipif(joined_relu._kernels is None, reason="needs Triton")
 
 

@@ -13,11 +13,11 @@ from torch.overrides import TorchFunctionMode
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpu import DEVICE
 from nap.norms import moments
 from nap.norms.norm import Norm
 
-CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if CUDA else "cpu")
+pytestmark = pytest.mark.cuda
 SHAPES = [(3, 5, 4, 6), (2, 70, 3, 3), (2, 3, 40, 40), (4, 8, 1, 1), (2, 6, 11)]
 EPS = 1e-5
 

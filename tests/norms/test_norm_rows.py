@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if CUDA else "cpu")
+from gpu import DEVICE
+
+pytestmark = pytest.mark.cuda
 EPS = 1e-3  # so large that it would be missed
 CLOSE: dict[torch.dtype, Any] = {
     torch.float64: {"rtol": 1e-10, "atol": 1e-10},

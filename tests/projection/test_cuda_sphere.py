@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from gpu import needs_gpu
 from nap.projection.sphere import norms_of, project_tensors_
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = needs_gpu
 
 SHAPES = [(3,), (64, 33), (512, 3136), (2049, 1024), (32, 4, 8, 8), (5000, 1000)]
 TOLERANCE = {torch.float64: 1e-14, torch.float32: 2e-7, torch.bfloat16: 4e-3, torch.float16: 5e-4}

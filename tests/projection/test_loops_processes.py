@@ -22,7 +22,7 @@ from nap.projection.project import Projector
 from processes import on_two
 from projection_nets import worst
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 Found = dict[str, Any]
 
 

@@ -13,6 +13,8 @@ from torch.testing import assert_close
 from nap.projection.project import Projector
 from projection_nets import net, sgd, step, traced, worst
 
+pytestmark = pytest.mark.multiprocess
+
 
 def _sharded_run(rank: int, meeting_place: str) -> None:
     from torch.distributed import barrier, destroy_process_group, init_device_mesh, init_process_group

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if CUDA else "cpu")
+from gpu import DEVICE
+
 LAYERS = [  # side of the images, channels, outputs
     *((32, 64, 64), (16, 64, 128), (16, 128, 128)),
     *((8, 128, 256), (8, 256, 256), (4, 256, 512), (4, 512, 512)),

@@ -27,6 +27,8 @@ from nap.lab.runner.signals import StopRequest
 from small_work import run as sitting
 from sweep_jobs import asked
 
+pytestmark = pytest.mark.multiprocess
+
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from sweep_trials import (
     workers,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 RUNS, STEPS = 2, ["--steps", "40"]
 SIZE = ["--runs", str(RUNS), *STEPS]
 

@@ -29,6 +29,8 @@ from nap.lab.runner.machine import SIDE_BY_SIDE
 from sweep_jobs import asked, placed
 from sweep_trials import until
 
+pytestmark = pytest.mark.multiprocess
+
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

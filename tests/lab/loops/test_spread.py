@@ -30,6 +30,7 @@ from nap.lab.runner.work import NotFinite
 from tiny_reading import SMALL
 from two_processes import CPU, both
 
+pytestmark = pytest.mark.multiprocess
 SUPPORT = Path(__file__).parents[2] / "support"
 CONFIGS = {
     "untied": SMALL,

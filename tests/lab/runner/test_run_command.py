@@ -30,6 +30,9 @@ from small_work import manifest
 FIG1 = ["run", "fig1", *shlex.split("--seeds 2 --images 256 --width 32")]
 
 
+pytestmark = pytest.mark.multiprocess
+
+
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(MODULES, "tiny", "tiny_experiment")

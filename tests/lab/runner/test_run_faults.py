@@ -20,6 +20,7 @@ from nap.lab.runner.run import Pace
 from sittings import finish, long_unit, send, sitting, sitting_killed_at, sitting_on_a_full_disk, start
 from small_work import Training, files, manifest, run, stop_at
 
+pytestmark = pytest.mark.multiprocess
 UNITS = 150
 
 

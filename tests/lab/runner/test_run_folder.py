@@ -26,6 +26,9 @@ from small_work import CONFIG, Training, files, manifest, run
 # settings
 
 
+pytestmark = pytest.mark.multiprocess
+
+
 @dataclass(frozen=True)
 class Config:
     seeds: int = 3

@@ -22,6 +22,8 @@ from nap.lab.experiments.running import _follow_all
 from nap.lab.runner.distributed import ProcessGroup
 from two_processes import CPU
 
+pytestmark = pytest.mark.multiprocess
+
 
 class Cyclic(tiny_experiment.TinyWork):
     """Holds itself, as a network does whose method is one of its attributes; it fails midway."""

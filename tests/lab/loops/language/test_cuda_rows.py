@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nap
+from gpu import needs_gpu
 from nap.lab.models.transformer import Block
 
 pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    *needs_gpu,
     pytest.mark.filterwarnings("ignore:TensorFloat32"),  # torch advises it; float32 is what is compared here
 ]
 WIDTH = 96

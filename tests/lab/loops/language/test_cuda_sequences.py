@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gpu import needs_gpu
 from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, TransformerArm
 from nap.lab.loops.language.build import build, transformer_factory
 from nap.lab.loops.language.settings import MemorizationConfig
@@ -12,7 +13,7 @@ from nap.lab.loops.language.string_run import random_strings
 from nap.lab.loops.language.trainer import Trainer
 
 pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    *needs_gpu,
     pytest.mark.filterwarnings("ignore:TensorFloat32"),  # torch advises it; float32 is what is compared here
 ]
 CONFIG = MemorizationConfig(blocks=2, heads=2, width=64, vocabulary=32, strings=16, length=33, batch_size=16)

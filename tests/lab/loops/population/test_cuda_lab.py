@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gpu import needs_gpu
 from nap.lab.datasets.images import load
 from nap.lab.loops.population.arms import FRESH, LAYER_NORM, NAP, NO_NORM, RESCALED, Arm
 from nap.lab.loops.population.build import METHODS
@@ -18,7 +19,7 @@ from nap.lab.loops.population.settings import Continual
 from nap.lab.runner.work import NotFinite
 from nap.projection.sphere import norms_of, project_tensors_
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = needs_gpu
 
 TINY = Continual(
     data="digits", images=96, width=24, depth=2, channels=(4, 6), tasks=2, epochs=3, batch_size=16, probe=32,

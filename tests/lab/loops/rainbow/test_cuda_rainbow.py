@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+from gpu import needs_gpu
 from nap.lab.loops.rainbow.run import RainbowRun
 from nap.lab.loops.rainbow.settings import AgentRun
 from nap.lab.loops.rainbow.variants import FOUR, NAP, Variant
 from tiny_agents import TINY, finished
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = needs_gpu
 
 
 def on_gpu(variant: Variant, **options: Any) -> RainbowRun:

@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.testing import assert_close
 
-from convolution_cases import DEVICE, SIZES, by_hand, given
+from convolution_cases import SIZES, by_hand, given
+from gpu import DEVICE
 from nap.lab.loops.supervised.stacked import checked_kernel, conv
 from nap.lab.loops.supervised.stacked.conv import Convolution, adopt_, convolve
+
+pytestmark = pytest.mark.cuda
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from convolution_cases import CUDA, DEVICE, LAYERS, by_hand, given, last
+from convolution_cases import LAYERS, by_hand, given, last
+from gpu import CUDA, DEVICE
 from nap.lab.loops.supervised.stacked.conv_tuning import Boxes, gradient_boxes, product_boxes
 
+pytestmark = pytest.mark.cuda
 boxes = pytest.importorskip("nap.lab.loops.supervised.stacked.conv_tma", reason="needs Triton")
 FETCHES = CUDA and boxes._available(DEVICE)
 

@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from convolution_cases import CUDA, SIZES, by_hand, given, last
+from convolution_cases import SIZES, by_hand, given, last
+from gpu import CUDA
 
+pytestmark = pytest.mark.cuda
 pytest.importorskip("triton", reason="needs Triton")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from gpu import needs_gpu
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.cifar_run import CifarWork
@@ -17,7 +18,7 @@ from nap.lab.loops.supervised.imagenet_run import ImageNetWork
 from nap.lab.loops.supervised.settings import CifarConfig, ImageNetConfig
 from nap.lab.loops.supervised.stacked import checked_kernel
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = needs_gpu
 TINY = CifarConfig(
     data="digits",
     channels=(8, 0, 16, 0),

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from gpu import CUDA, DEVICE
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.build import build, vgg_factory
 from nap.lab.loops.supervised.random_crop import PaddedImages
 from nap.lab.loops.supervised.settings import CifarConfig
 from nap.lab.loops.supervised.trainer import Trainer
 
-CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if CUDA else "cpu")
+pytestmark = pytest.mark.cuda
 SHAPES = [(3,), (40, 60), (2,), (16, 8, 3, 3), (3000,), (5, 3, 1, 1)]  # some of more than one block
 HALF = 2**-8 if CUDA else 2**-7  # how far a number in bfloat16 may be: Triton's interpreter rounds down
 RATE, MOMENTUM, DECAY = 0.1, 0.9, 0.05

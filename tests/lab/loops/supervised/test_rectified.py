@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.testing import assert_close
 
+from gpu import CUDA, DEVICE
 from nap.lab.loops.supervised.stacked import checked_kernel
 from nap.lab.loops.supervised.stacked import fused_bn_relu as operations
 from nap.lab.loops.supervised.stacked.bn_affine import coefficients, coefficients_gradient
@@ -18,8 +19,7 @@ from nap.lab.loops.supervised.stacked.checked_kernel import KINDS
 from nap.lab.loops.supervised.stacked.fused_bn_relu import rectified
 from nap.lab.loops.supervised.stacked.layout import by_position
 
-CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if CUDA else "cpu")
+pytestmark = pytest.mark.cuda
 SIZES = [(2, 3, 5, 6, 4), (3, 2, 20, 4, 4), (1, 4, 3, 16, 18), (2, 5, 130, 2, 2)]  # members, images, C, H, W
 WAYS = pytest.mark.parametrize("pool", [False, True], ids=["whole", "pooled"])
 NORMS = pytest.mark.parametrize("kind", ["batch", "layer", "rms"])

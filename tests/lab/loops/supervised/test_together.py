@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.testing import assert_close
 
+from gpu import CUDA, DEVICE
 from nap.lab.cli import main
 from nap.lab.experiments.table1_cifar.config import DEMO
 from nap.lab.experiments.table1_cifar.runs import runs
@@ -32,8 +33,7 @@ from nap.lab.loops.supervised.trainer import Trainer
 from nap.lab.models.vgg import vgg
 from nap.lab.runner.work import NotFinite
 
-CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if CUDA else "cpu")
+pytestmark = pytest.mark.cuda
 TINY = CifarConfig(
     data="digits", channels=(4, 0, 8, 0), global_pool=True, hidden=(), batch_size=400, steps=5, eval_every=1,
     crop_padding=1, learning_rate=0.02,

@@ -15,6 +15,8 @@ import torch
 from nap.lab.loops.supervised.loading import loader, stream_batches
 from nap.lab.loops.supervised.worker_init import worker_init
 
+pytestmark = pytest.mark.multiprocess
+
 
 class Owner:
     """Garbage that, like the owner of a thread that a fork leaves behind, must not end in a child."""
