@@ -62,6 +62,7 @@ HOW = [
     ),
     *(f"--out {value}" for value in ("a-file", "a-file/below", "/proc/nowhere", "/dev/null/x", "x" * 300)),
     *(f"--tuned {value}" for value in ("nowhere", "a-file", "a-folder", "", "odd.json", "deep.json")),
+    *(f"--time-limit {value}" for value in ("0", "-1", "nan", "inf", "x")),
     "--report 7",
     "--force 7",
     "--tensorboard perhaps",
@@ -205,7 +206,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
     monkeypatch.setitem(MODULES, "tiny", "tiny_experiment")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(running, "_carry_out_all", begun)
+    monkeypatch.setattr(running, "_run_all", begun)
     monkeypatch.setattr(command, "drive", begun)
     Path("a-file").write_text("mine")
     Path("a-folder").mkdir()

@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 
 from nap.lab.experiments.fig4.claims import METHODS
+from nap.lab.experiments.fig4.config import layer_norm_with
 from nap.lab.rows import Row
 from synthetic_rainbow_rows import WORLDS as RAINBOW_WORLDS
 
@@ -105,8 +106,16 @@ def fig4_world(as_told: bool) -> Iterator[Row]:
             "linearized_units": units,
             "feature_rank": rank,
         }
-        keys = {"experiment": "fig4", "network": network, "stream": stream, "method": method, "nap": nap}
-        yield from rows_of(keys, lines(**ends), tasks(), noise=0.002)
+        keys = {"experiment": "fig4", "network": network, "stream": stream, "optimizer_state": "reset"}
+        yield from rows_of(keys | {"method": method, "nap": nap}, lines(**ends), tasks(), noise=0.002)
+        if nap and method in ("none", "shrink and perturb"):
+            alone = level - 0.1 if as_told else level + 0.1
+            yield from rows_of(
+                keys | {"method": layer_norm_with(method), "nap": False},
+                lines(accuracy=(alone, alone)),
+                tasks(),
+                noise=0.002,
+            )
 
 
 def revival_world(as_told: bool) -> Iterator[Row]:

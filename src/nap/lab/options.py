@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import difflib
 import io
+import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
@@ -56,8 +57,15 @@ class How:
     """Write the HTML report at the end, as `nap report` does."""
     tensorboard: bool = False
     """Log every metric for TensorBoard, too, in each run's folder."""
+    time_limit: float | None = None
+    """Seconds after which runs are saved and stopped, as by SIGTERM; the same command goes on with them."""
     force: bool = False
     """Start over: discard what the runs' folders hold."""
+
+    def check(self) -> None:
+        """Refuse numbers out of range; not when it is made, since tyro would frame and wrap the message."""
+        if self.time_limit is not None and not 0 < self.time_limit < math.inf:
+            raise ValueError(f"--time-limit {self.time_limit:g}: it must be a number of seconds above 0")
 
 
 @dataclass(frozen=True)

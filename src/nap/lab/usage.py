@@ -35,7 +35,7 @@ exit codes:
   1   a run failed; the others went on
   2   bad usage or settings, or data that is not there: nothing was started
   3   another process works in the same folder
-  75  stopped by a signal after a checkpoint: run again to go on
+  75  stopped by a signal or --time-limit after a checkpoint: run again to go on
   130 interrupted without one: Ctrl-C twice, or before the runs began
 """
 
@@ -56,7 +56,7 @@ exit codes:
   1   a run failed again and again; the others went on
   2   bad usage or settings, or data that is not there
   3   --force, and another process works in the same folder
-  75  stopped by a signal with runs left; those under way were waited for, to save: run again to go on
+  75  stopped by a signal or --time-limit with runs left; those under way have saved: run again to go on
   130 interrupted without waiting: Ctrl-C twice, or before the runs began
 """
 

@@ -119,10 +119,10 @@ def test_claims_are_told_apart_and_say_where() -> None:
 
 def test_each_network_and_stream_is_judged_apart() -> None:
     found = verdicts("fig4", True)
-    everywhere = {f"{n}, {s}" for n in ("mlp", "cnn") for s in ("random labels", "permuted labels")}
+    everywhere = {f"{n}, {s}, reset" for n in ("mlp", "cnn") for s in ("random labels", "permuted labels")}
     assert {e.subject for e in found["fig4.nap-improves"]} == everywhere
     assert {e.subject for e in found["stats.nap-weight-norm"]} == everywhere
-    assert {e.subject for e in found["fig4.random-labels-harder"]} == {"mlp", "cnn"}
+    assert {e.subject for e in found["fig4.random-labels-harder"]} == {"mlp, reset", "cnn, reset"}
     assert all(e.subject.startswith("mlp") for e in found["fig4.nap-mlp-indistinguishable"])
 
 

@@ -20,6 +20,7 @@ from nap.lab.experiments import experiments, fig4, readers, stats
 from nap.lab.experiments.fig1 import config as fig1_config
 from nap.lab.experiments.fig2 import config as fig2_config
 from nap.lab.experiments.fig4 import config as fig4_config
+from nap.lab.experiments.fig4.config import layer_norm_with
 from nap.lab.experiments.revival import config as revival_config
 from nap.lab.experiments.revival.runs import RevivalRun
 from nap.lab.loops.population.arms import Arm
@@ -108,10 +109,10 @@ def assert_network_fits(settings: Continual, shape: tuple[int, int, int], classe
 @pytest.mark.parametrize(
     ("config", "count"),
     [
-        (fig4_config.PAPER, 60),
-        (replace(fig4_config.PAPER, streams=("random labels",)), 30),
+        (fig4_config.PAPER, 64),
+        (replace(fig4_config.PAPER, streams=("random labels",)), 32),
         (replace(fig4_config.PAPER, networks=("cnn",), streams=("permuted pixels",), methods=("ReDo",)), 3),
-        (replace(fig4_config.PAPER, optimizer_state=("reset", "keep"), layer_norm=False), 112),
+        (replace(fig4_config.PAPER, optimizer_state=("reset", "keep"), layer_norm=()), 112),
     ],
 )
 def test_fig4_crosses_networks_streams_methods_and_nap(config: fig4_config.Fig4Config, count: int) -> None:
@@ -122,14 +123,14 @@ def test_fig4_crosses_networks_streams_methods_and_nap(config: fig4_config.Fig4C
     assert len(crossed) == count
     for run in found:
         arm, tags, settings = run.config.arm, run.config.tags, run.config.settings
-        plain = tags["method"] == "LayerNorm"
+        alone = tags["method"].startswith("LayerNorm")
         assert (settings.network, settings.stream, settings.optimizer_state) == (
             tags["network"],
             tags["stream"],
             tags["optimizer_state"],
         )
-        assert arm.method == ("none" if plain else tags["method"])
-        norm = "layer" if tags["nap"] or plain else "none"
+        assert tags["method"] == (layer_norm_with(arm.method) if alone else arm.method)
+        norm = "layer" if tags["nap"] or alone else "none"
         assert (arm.norm, arm.project) == (norm, "step" if tags["nap"] else "never")
         assert settings.width == {"mlp": 512, "cnn": 256}[settings.network]
 

@@ -264,6 +264,27 @@ def test_a_stop_leaves_the_rest_for_another_time() -> None:
     assert exit_code(runs) == 75
 
 
+def test_the_time_limit_stops_as_a_signal_does() -> None:
+    """Nothing is placed after it, and the run under way is told to save."""
+    now, told = [0.0], []
+    stop = StopRequest(60.0, clock=lambda: now[0])
+    runs = [tracked(job, Found("new")) for job in asked("counting --runs 2")]
+
+    class Slow(Script):
+        def place(self, job: Job) -> Any:
+            now[0] += 61.0
+            return SimpleNamespace(
+                ended=lambda: End(75) if told else None, stop=lambda: told.append(job.label)
+            )
+
+    view = Listener()
+    drive(runs, Slow(), view, retries=0, stop=stop)
+    assert told == ["run-0"]
+    assert view.said == ["the time limit: waiting for 1 runs to save"]
+    assert [run.standing for run in runs] == ["to do", "to do"]
+    assert exit_code(runs) == 75
+
+
 # the view
 
 

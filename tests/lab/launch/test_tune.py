@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from nap.lab.report import command as report
 from nap.lab.report.sensitivity import find, usable
 from nap.lab.rows import Rows
 from nap.lab.runner.folder import RunFolder
-from nap.lab.runner.run import run_work
+from nap.lab.runner.run import STOPPED, run_work
 from nap.lab.seeds import FIRST_TUNING_SEED
 
 BEST = {"low": 1e-3, "high": 3.2e-2}  # arm → the rate with the highest score
@@ -150,6 +151,29 @@ def test_what_is_finished_is_not_run_again(done: list[str], tmp_path: Path) -> N
     assert main([*words, "6"]) == 0
     assert done
     assert not set(done) & set(first)
+
+
+def test_a_search_that_is_cut_off_is_concluded_from_what_is_finished(
+    done: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["tune", "peak", "--out", str(tmp_path), "--rates", "4e-3", "8e-3", "1.6e-2"]
+    run_here = tune_module.driven
+
+    def cut_off(title: str, todo: Sequence[Job], how: Any) -> list[Any]:
+        assert how.time_limit == pytest.approx(60, abs=5)
+        run_here(title, todo[:2], how)
+        return [SimpleNamespace(standing="to do")]
+
+    monkeypatch.setattr(tune_module, "driven", cut_off)
+    assert main([*words, "--time-limit", "60"]) == STOPPED
+    assert done == ["low at 0.008", "high at 0.008"]  # the middle of the grid, for all arms
+    assert tuned(tmp_path)["finished"] is False
+    monkeypatch.setattr(tune_module, "driven", None)  # from here on no run begins
+    assert main([*words, "--conclude"]) == 1  # the only rate is an end of its grid
+    assert tuned(tmp_path)["learning_rates"] == pytest.approx({"low": 8e-3, "high": 8e-3})
+    assert read(tmp_path / "peak-demo-tuning" / FILE_NAME, EXPERIMENT, "demo")
+    assert main(["tune", "peak", "--out", str(tmp_path / "new"), "--conclude"]) == 1
+    assert "No finished runs of low, high" in capsys.readouterr().out
 
 
 def test_results_take_each_arm_s_rate_on_other_seeds(

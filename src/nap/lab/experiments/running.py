@@ -49,6 +49,7 @@ def run(requests: Sequence[tuple[Experiment, Request]], *, judge: bool = True) -
     With `judge` it ends with the verdicts; not so in a worker that does one run of many.
     """
     how, rank = requests[0][1].how, Rank.from_environment()
+    how.check()
     runs = chosen(requests)
     if (reason := not_distributed(runs, rank.world_size)) is not None:
         if rank.rank > 0:
@@ -89,7 +90,7 @@ def _run_on_rank0(
     """All runs, and what they show; the exit code. All folders are checked before any work starts."""
     how = requests[0][1].how
     homes = {home(experiment, how): None for experiment, _ in requests}
-    with contextlib.ExitStack() as held, stop_requests() as stop:
+    with contextlib.ExitStack() as held, stop_requests(how.time_limit) as stop:
         tasks = open_tasks(requests, held)
         for experiment, request in requests:
             print(_announcement(experiment, request, device, group))

@@ -50,7 +50,10 @@ def share(part: str, runs: int) -> slice:
 
 
 def chosen(requests: Sequence[tuple[Experiment, Request]]) -> list[tuple[Path, Experiment, Run]]:
-    """Every run of this part, and its folder's path; experiments that measure the same runs share them."""
+    """Every run of this part, and its folder's path; experiments that measure the same runs share them.
+
+    Seed by seed, so that what is cut off has all arms on a few seeds and not a few arms on all.
+    """
     asked: dict[Path, tuple[Experiment, Run]] = {}
     for experiment, request in requests:
         for run in experiment.runs(request.config):
@@ -66,8 +69,13 @@ def chosen(requests: Sequence[tuple[Experiment, Request]]) -> list[tuple[Path, E
         raise ValueError(f"{names}: these settings ask for no run; name an arm, a method or a game")
     for path, (_, run) in asked.items():
         _check_seeds(path, run)
-    mine = share(requests[0][1].how.part, len(asked))
-    return [(path, *each) for path, each in list(asked.items())[mine]]
+    found = sorted(((path, *each) for path, each in asked.items()), key=lambda each: first_seed(each[2]))
+    return found[share(requests[0][1].how.part, len(asked))]
+
+
+def first_seed(run: Run) -> int:
+    """The first seed of a run that has seeds of its own; 0 for a run of all seeds."""
+    return getattr(run.config, "seed", 0)
 
 
 def folder_of(run: Run, home: Path) -> Path:

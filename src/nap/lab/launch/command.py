@@ -56,7 +56,7 @@ def sweep(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str
 def driven(title: str, todo: Sequence[Job], how: Sweeping) -> list[Tracked]:
     """Every job as far as it came on the engine that was asked for; says so where a signal stopped it."""
     found = [look(job.path) for job in todo]
-    with opened(how, len(todo)) as engine, stop_requests() as stop:
+    with opened(how, len(todo)) as engine, stop_requests(how.time_limit) as stop:
         _check(todo, how)
         runs = [_ready(job, each, how) for job, each in zip(todo, found, strict=True)]
         print(_announcement(title, how, runs, engine), flush=True)

@@ -47,7 +47,7 @@ class Sweeping(How):
     """Print what there is to do, and do nothing."""
 
     def check(self) -> None:
-        """Refuse numbers out of range; not when it is made, since tyro would frame and wrap the message."""
+        super().check()
         for name, least, most in (
             ("workers", 0, 100_000),
             ("per_gpu", 1, 1_000),
@@ -64,11 +64,12 @@ class Sweeping(How):
             )
 
 
-TUNING_ALONE = ("tuning_seeds", "rates", "extend")  # options of `nap tune` that no worker knows
+TUNING_ALONE = ("tuning_seeds", "rates", "extend", "conclude")  # options of `nap tune` that no worker knows
 # what a worker is not told: the driver sees to it, once, or says it otherwise
 _DRIVERS_OWN = {f.name for f in fields(Sweeping)} - {f.name for f in fields(How)} | {
     *TUNING_ALONE,
     "part",
+    "time_limit",
     "threads",
     "force",
     "report",

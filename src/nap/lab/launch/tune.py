@@ -2,12 +2,14 @@
 
 Every rate of the grid is a sweep of the experiment's runs, in a folder of its own. Where the best rate of an
 arm lies at an end of the grid, the next rate past that end is tried, for that arm alone, until the best lies
-inside. All of it resumes: what is finished is not run again.
+inside. All of it resumes: what is finished is not run again. Runs are in such an order that a search that is
+cut off has compared all arms at the rates around the middle of the grid, on its first seeds.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from rich.table import Table
 
 from nap.lab import rows
 from nap.lab.experiments.experiment import Experiment, Tuning
-from nap.lab.experiments.tasks import home
+from nap.lab.experiments.tasks import first_seed, home
 from nap.lab.experiments.tuned import FILE_NAME, Sensitivity, Tuned, comparable, label
 from nap.lab.files import write_json
 from nap.lab.launch.command import driven, exit_code
@@ -37,6 +39,8 @@ examples:
   nap tune {name}                                 each arm's learning rate, at the scale of a laptop
   nap tune {name} --scale small --per-gpu 8       eight runs at a time on each GPU
   nap tune {name} --rates 1e-3 3e-3 1e-2          other rates to start from
+  nap tune {name} --time-limit 1500               stop after 25 minutes; again to go on
+  nap tune {name} --conclude                      decide on what is finished by now
   nap tune {name} --engine slurm --slurm slurm_partition=gpu timeout_min=600
   nap run {name} --tuned results/{name}-demo-tuning/tuned.json    then: the result, at these rates"""
 
@@ -54,6 +58,8 @@ class TuneOptions(Sweeping):
     """Learning rates to start from; those of the experiment unless some are named."""
     extend: int = 6
     """How many rates past the first ones may be tried for an arm."""
+    conclude: bool = False
+    """Begin no run: decide on those that are finished, for a search that was cut off."""
 
     def check(self) -> None:
         super().check()
@@ -82,17 +88,24 @@ def tune(experiment: Experiment, request: Request, settings: Sequence[str]) -> i
     search = Search(experiment, request, settings, tuning)
     grid = sorted(set(how.rates or tuning.rates))
     factor = grid[1] / grid[0]
+    if how.conclude:
+        return _conclude(search.results(), search.folder, how)
+    ends_at = math.inf if how.time_limit is None else time.monotonic() + how.time_limit
     ask: dict[str, list[float]] = dict.fromkeys(search.groups, grid)
     for step in range(how.extend + 1):
         todo = search.jobs(ask)
         if how.dry_run:
             print("\n".join(f"{job.label}: {look(job.path).state}" for job in todo))
             return 0
-        runs = driven(f"tuning {experiment.name}", todo, how)
-        if exit_code(runs) == STOPPED:
-            return STOPPED
+        left = None if how.time_limit is None else max(ends_at - time.monotonic(), 1e-3)
+        runs = driven(f"tuning {experiment.name}", todo, replace(how, time_limit=left))
         found = search.results()
         write_json(search.folder / FILE_NAME, found.to_json() | {"finished": False})
+        if exit_code(runs) == STOPPED:
+            if any(group.results for group in found.groups.values()):
+                Console().print(table(found))
+                print("To decide on these: the same command with --conclude")
+            return STOPPED
         ask = {
             name: [rate]
             for name, group in found.groups.items()
@@ -132,31 +145,34 @@ class Search:
         return plain.with_name(f"{plain.name}-tuning")
 
     def jobs(self, ask: Mapping[str, Sequence[float]]) -> list[Job]:
-        """A job for each deciding run of these groups at these rates."""
-        return [
+        """A job for each deciding run of these groups at these rates, seed by seed, middle rates first."""
+        rates = sorted({rate for rates in ask.values() for rate in rates})
+        middle = rates[len(rates) // 2]
+        rates.sort(key=lambda rate: abs(math.log(rate / middle)))
+        found = [
             replace(job, label=f"{job.label} at {rate:g}")
-            for rate in sorted({rate for rates in ask.values() for rate in rates})
+            for rate in rates
             for job in self._at(rate)
             if job.run.decides and rate in ask.get(job.run.tuned_as, ())
         ]
+        return sorted(found, key=lambda job: first_seed(job.run))
 
     def results(self) -> Tuned:
-        """What all finished runs say."""
-        found: dict[str, dict[float, tuple[float | None, ...]]] = {name: {} for name in self.configs}
+        """What the finished runs say: of each group, on the seeds that all its rates have."""
+        found: dict[str, dict[float, dict[int, float | None]]] = {name: {} for name in self.configs}
         for folder in self.folder.glob("lr-*"):
             if (rate := _rate_of(folder)) is None:
                 continue
-            values: dict[str, list[float | None]] = {}
             for job in self._at(rate):
                 state = look(job.path)
                 if job.run.decides and state.state in ("finished", "failed"):
                     path = job.path / rows.FILE_NAME
                     written = list(rows.read(path)) if state.state == "finished" else []
-                    values.setdefault(job.run.tuned_as, []).extend(self._scores(written, job))
-            for name, of in values.items():
-                if len(of) == len(self.seeds):
-                    found[name][rate] = tuple(of)
-        groups = {name: Sensitivity(of, self.configs[name]) for name, of in found.items()}
+                    found[job.run.tuned_as].setdefault(rate, {}).update(self._scores(written, job))
+        groups = {
+            name: Sensitivity(on_shared_seeds(of, self.seeds), self.configs[name])
+            for name, of in found.items()
+        }
         about = self.experiment.name, self.how.scale
         return Tuned(*about, self.tuning, list(self.seeds), groups, self.labels)
 
@@ -165,17 +181,30 @@ class Search:
         request = replace(self._request, how=how, config=replace(self.config, learning_rate=rate))
         return jobs([(self.experiment, request)], [*self._words, "--learning-rate", f"{rate:g}"])
 
-    def _scores(self, written: Sequence[rows.Row], job: Job) -> list[float | None]:
+    def _scores(self, written: Sequence[rows.Row], job: Job) -> dict[int, float | None]:
         """The metric of each seed of a run, None where it has none: the run broke down."""
         metric, own = self.tuning.metric, getattr(job.run.config, "seeds", None) or self.seeds
         values: dict[int, list[float]] = {seed: [] for seed in own}
         for row in written:
             if row.get("kind") is None and metric in row:
                 values[row["seed"]].append(math.nan if row[metric] is None else row[metric])
-        means = [
-            (fmean(of) if self.tuning.over == "all" else of[-1]) if of else math.nan for of in values.values()
-        ]
-        return [mean if math.isfinite(mean) else None for mean in means]
+        means = {
+            seed: (fmean(of) if self.tuning.over == "all" else of[-1]) if of else math.nan
+            for seed, of in values.items()
+        }
+        return {seed: mean if math.isfinite(mean) else None for seed, mean in means.items()}
+
+
+def on_shared_seeds(
+    results: Mapping[float, Mapping[int, float | None]], seeds: Sequence[int]
+) -> dict[float, tuple[float | None, ...]]:
+    """Results by rate on the seeds that every rate has, so that rates are compared alike.
+
+    >>> on_shared_seeds({1e-3: {100: 0.5, 101: 0.7}, 2e-3: {100: 0.6}}, seeds=[100, 101, 102])
+    {0.001: (0.5,), 0.002: (0.6,)}
+    """
+    shared = [seed for seed in seeds if all(seed in of for of in results.values())]
+    return {rate: tuple(of[seed] for seed in shared) for rate, of in results.items() if shared}
 
 
 def _rate_of(folder: Path) -> float | None:
@@ -194,6 +223,10 @@ def _words(changes: Mapping[str, Any]) -> list[str]:
 def _conclude(found: Tuned, folder: Path, how: TuneOptions) -> int:
     """Print the table and write the file; 1 where an arm has no rate, or its best lies at an end."""
     Console().print(table(found))
+    unmeasured = [name for name, group in found.groups.items() if not group.results]
+    if unmeasured:
+        print(f"No finished runs of {', '.join(unmeasured)}: give the same command without --conclude")
+        return 1
     lost = [name for name, group in found.groups.items() if group.best(found.tuning) is None]
     if lost:
         print(f"No rate worked for {', '.join(lost)}: the search is not finished; try smaller --rates")
@@ -203,6 +236,9 @@ def _conclude(found: Tuned, folder: Path, how: TuneOptions) -> int:
         f"\nRates: {folder / FILE_NAME}\nResults at these rates: nap run {found.experiment} "
         f"--scale {found.scale} --tuned {folder / FILE_NAME}\nThe plot: nap report {folder}"
     )
+    fewer = {len(values) for group in found.groups.values() for values in group.results.values()}
+    if min(fewer) < len(found.seeds):
+        print(f"Some arms are decided on {min(fewer)} of {len(found.seeds)} seeds: the search was cut off")
     edges = [name for name, group in found.groups.items() if group.beyond(found.tuning, 2.0) is not None]
     if edges:
         print(f"The best rate is at an end of the grid for {', '.join(edges)}; raise --extend {how.extend}")

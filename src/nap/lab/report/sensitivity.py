@@ -124,12 +124,22 @@ def usable(
     return best, min(near), max(near)
 
 
+def _fewer_seeds(tuning: Tuning, name: str) -> str:
+    """What to add where a search was cut off before all seeds of an arm were run."""
+    count = min(len(values) for values in tuning.results[name].values())
+    return f" (on {count} of {len(tuning.seeds)} seeds)" if count < len(tuning.seeds) else ""
+
+
 def section(tuning: Tuning, anchor: str) -> Html:
     """The <section> of one tuning."""
     good = "highest" if tuning.highest else "lowest"
     found = {name: usable(of, highest=tuning.highest) for name, of in tuning.results.items()}
     rows = [
-        element("li", f"{name}: best at {best:g}; within {NEAR:.0%} of that from {low:g} to {high:g}")
+        element(
+            "li",
+            f"{name}: best at {best:g}; within {NEAR:.0%} of that from {low:g} to {high:g}"
+            f"{_fewer_seeds(tuning, name)}",
+        )
         for name, of in found.items()
         if of is not None
         for best, low, high in [of]

@@ -1,6 +1,7 @@
 """Figure 4, robustness to nonstationarity: two networks, seven methods, each with and without NaP (§5.1).
 
-LayerNorm without projection is one more arm: what of NaP's effect is the normalization's.
+LayerNorm without projection is one more arm, by itself and with shrink and perturb: what of NaP's effect is
+the normalization's.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import numpy as np
 from nap.lab.claims.claim import Claim, Evidence, Region
 from nap.lab.claims.effects import CHANCE, NOTHING, RAPID, TENTH, at_least, decide, every, skill_of
 from nap.lab.claims.samples import Samples, Series, stacked, together
+from nap.lab.experiments.fig4.config import layer_norm_with
 from nap.lab.loops.population.arms import METHODS
 
 BEST = ("L2 Init", "ReDo")
@@ -19,6 +20,7 @@ OTHERS = tuple(method for method in METHODS if method not in BEST)
 WIDE = 0.25  # "a wide spread": a quarter of what the best method has above chance
 CAPTION, TEXT = "Figure 4, caption", "Section 5.1"
 APART = ("network", "stream", "optimizer_state")
+RESET = {"optimizer_state": "reset"}  # runs before there was the choice lack the arms of LayerNorm alone
 UNIFORM = len(METHODS) - 2  # "near-monotonic", "almost uniformly": all methods but ReDo and one more
 
 
@@ -37,6 +39,16 @@ def gain(samples: Samples, method: str, needs: Region) -> Evidence:
     with_nap, base = together(*(accuracy(samples, method, nap=nap) for nap in (True, False)))
     points = 100 * (with_nap.values.mean(1) - base.values.mean(1))
     return decide("NaP's gain in mean online accuracy", points, needs, unit="accuracy points")
+
+
+def over_layer_norm(samples: Samples, method: str) -> Evidence:
+    """What projection adds to LayerNorm: NaP's mean online accuracy less that of LayerNorm alone."""
+    with_nap, alone = together(
+        accuracy(samples, method, nap=True), accuracy(samples, layer_norm_with(method), nap=False)
+    )
+    points = 100 * (with_nap.values.mean(1) - alone.values.mean(1))
+    what = f"mean online accuracy, NaP less LayerNorm without projection, method “{method}”"
+    return decide(what, points, Region(low=0), unit="accuracy points")
 
 
 def redo_gain(samples: Samples) -> Evidence:
@@ -163,6 +175,22 @@ CLAIMS = (
         TEXT,
         redo_gain,
         apart=APART,
+    ),
+    Claim(
+        "fig4.nap-over-layernorm",
+        "NaP learns better than LayerNorm without projection (ours: the figure has no such arm).",
+        TEXT,
+        lambda s: over_layer_norm(s, "none"),
+        apart=APART,
+        only=RESET,
+    ),
+    Claim(
+        "fig4.nap-over-layernorm-with-shrink-and-perturb",
+        "So it does where both shrink and perturb at a change of task (ours, too).",
+        TEXT,
+        lambda s: over_layer_norm(s, "shrink and perturb"),
+        apart=APART,
+        only=RESET,
     ),
     Claim(
         "fig4.nap-spread-shrinks",

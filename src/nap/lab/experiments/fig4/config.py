@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from nap.lab.loops.population.arms import METHODS, Strengths
+from nap.lab.loops.population.arms import LAYER_NORM, METHODS, Strengths
 from nap.lab.loops.population.settings import (
     Network,
     Projected,
@@ -22,6 +22,15 @@ else:
     Method = Literal[METHODS]
 
 
+def layer_norm_with(method: str) -> str:
+    """The name of the arm with LayerNorm, without projection and with this method.
+
+    >>> layer_norm_with("none"), layer_norm_with("ReDo")
+    ('LayerNorm', 'LayerNorm + ReDo')
+    """
+    return LAYER_NORM.name if method == "none" else f"{LAYER_NORM.name} + {method}"
+
+
 @dataclass(frozen=True)
 class Fig4Config(Tasks, Projected, Strengths, TaskChanges):
     """Settings of Figure 4."""
@@ -32,8 +41,8 @@ class Fig4Config(Tasks, Projected, Strengths, TaskChanges):
     """what changes from task to task, each in turn"""
     methods: tuple[Method, ...] = METHODS
     """methods to compare"""
-    layer_norm: bool = True
-    """one more arm: LayerNorm alone, without projection and without a method"""
+    layer_norm: tuple[Method, ...] = ("none", "shrink and perturb")
+    """arms with LayerNorm and without projection: by itself (none), and with these of the methods compared"""
     narrow: int = 1
     """divides the networks' widths (512 and 256), for a quick look"""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+from nap.lab.experiments.fig4.config import layer_norm_with
 from nap.lab.loops.population.arms import LAYER_NORM
 from nap.lab.report.panels import Figure, Measure, Panel, arms_of, panel, share_limits
 from nap.lab.report.style import (
@@ -12,6 +13,7 @@ from nap.lab.report.style import (
     BLUE,
     DASH_DOT,
     DASHED,
+    DOTTED,
     GREEN,
     ORANGE,
     PURPLE,
@@ -30,7 +32,12 @@ LOOKS = {
     "leaky ReLU": Look(VERMILION),
     "Langevin": Look(PURPLE, DASH_DOT),
 }
-LAYER_NORM_LOOK = {LAYER_NORM.name: Look(BLUE, width=2.2)}  # not a method, and without NaP alone
+# not methods of the paper, and never with NaP: LayerNorm alone, and beside a method in that one's colour
+LAYER_NORM_LOOKS = {LAYER_NORM.name: Look(BLUE, width=2.2)} | {
+    layer_norm_with(method): Look(look.colour, DOTTED, 2.2)
+    for method, look in LOOKS.items()
+    if method != "none"
+}
 WORDS = {"none": "no other method", LAYER_NORM.name: "LayerNorm alone", "mlp": "MLP", "cnn": "CNN"}
 NETWORKS = ("mlp", "cnn")
 STREAMS = ("random labels", "permuted labels")
@@ -75,8 +82,9 @@ def missing(rows: Rows) -> list[str]:
 
 def with_and_without(rows: Rows, measure: Measure, title: str, **more: Any) -> list[Panel]:
     """Panels without and with NaP, on one y axis."""
-    arms = arms_of(rows, LOOKS | LAYER_NORM_LOOK, key="method", words=WORDS)
-    with_nap = {words: arm for words, arm in arms.items() if words != WORDS[LAYER_NORM.name]}
+    arms = arms_of(rows, LOOKS | LAYER_NORM_LOOKS, key="method", words=WORDS)
+    alone = {WORDS.get(name, name) for name in LAYER_NORM_LOOKS}
+    with_nap = {words: arm for words, arm in arms.items() if words not in alone}
     return share_limits(
         [
             panel(
