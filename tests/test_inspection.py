@@ -16,7 +16,7 @@ from torch import nn
 import nap
 from nap import inspection
 from nap.conversion.placement import Plan
-from nap.lab.cli import BAD_USAGE, FINE, PROBLEMS, main
+from nap.lab.cli.main import BAD_USAGE, OK, PROBLEMS, main
 
 SOURCE = """
 import torch
@@ -114,7 +114,7 @@ def test_options_reach_both_steps() -> None:
 def test_fine_models_exit_with_0(
     file: str, factory: str, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["inspect", f"{file}:{factory}", *words]) == FINE
+    assert main(["inspect", f"{file}:{factory}", *words]) == OK
     printed = capsys.readouterr().out
     assert printed.startswith("Step 1: normalise")
     assert "Step 2: project" in printed
@@ -131,7 +131,7 @@ def test_problems_exit_with_1(
 
 
 def test_json_is_for_programs(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", f"{file}:make_mlp", "--input", "4x8", "--json"]) == FINE
+    assert main(["inspect", f"{file}:make_mlp", "--input", "4x8", "--json"]) == OK
     printed = capsys.readouterr()
     found = json.loads(printed.out)
     assert found["problems"] == []
@@ -188,7 +188,7 @@ def test_the_projectors_affine_choice(
     file: str, affine: str, action: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--input", "4x8", "--projector-affine", affine, "--json"]
-    assert main(["inspect", f"{file}:make_mlp", *words]) == FINE
+    assert main(["inspect", f"{file}:make_mlp", *words]) == OK
     rows = json.loads(capsys.readouterr().out)["projection"]
     assert {row["action"] for row in rows if row["role"] == "affine"} == {action}
 

@@ -15,11 +15,11 @@ import torch
 import small_work
 from nap.lab import aliases, rows, stored
 from nap.lab.claims import judge, read
-from nap.lab.cli import main, requested
+from nap.lab.cli.main import main, parse_requests
+from nap.lab.cli.options import parse
 from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.tasks import chosen, folder_of
 from nap.lab.launch.found import look, settings_apart
-from nap.lab.options import parse
 from nap.lab.report.facts import read_run
 from nap.lab.runner import Outcome, RunFolder, run_work
 from tiny_experiment import EXPERIMENT, TinyConfig
@@ -64,7 +64,7 @@ def test_stored_runs_are_those_that_the_same_command_asks_for_today(
         if file := word.partition("=")[2]:
             Path(file).parent.mkdir(parents=True, exist_ok=True)
             Path(file).touch()
-    runs = [run for _, _, run in chosen(requested(COMMANDS[archive].split()))]
+    runs = [run for _, _, run in chosen(parse_requests(COMMANDS[archive].split()))]
     there = [(run, folder_of(run, home)) for run in runs if folder_of(run, home).is_dir()]
     assert len(there) >= 0.7 * len(list(home.rglob("manifest.json")))
     for run, folder in there:
@@ -116,7 +116,7 @@ def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(aliases.ARMS, "NaP of old", "NaP")
     monkeypatch.setitem(aliases.KINDS, "exam_of_old", "evaluation")
     monkeypatch.setitem(aliases.COLUMNS, "task_of_old", "task")
-    monkeypatch.setitem(aliases.OPTIONS, "share_of_old", "part")
+    monkeypatch.setitem(aliases.OPTIONS, "share_of_old", "shard")
 
 
 class Named(small_work.Training):
@@ -228,8 +228,8 @@ def test_old_options_and_values_work() -> None:
     words = ["--pace-of-old", "0.25", "--mode=mild_of_old", "--share_of_old", "1/2"]
     asked = parse("tiny", EXPERIMENT.scales, words)
     assert asked.config == TinyConfig(rate=0.25, mode="calm")
-    assert asked.how.part == "1/2"
-    assert asked.words == ["--rate", "0.25", "--mode", "calm", "--part", "1/2"]
+    assert asked.options.shard == "1/2"
+    assert asked.words == ["--rate", "0.25", "--mode", "calm", "--shard", "1/2"]
     assert len(asked.notes) == 3
     with pytest.raises(ValueError, match=r"tiny has no setting --lanes-of-old 4; it has --scale"):
         parse("tiny", EXPERIMENT.scales, ["--lanes-of-old", "4"])
@@ -239,7 +239,7 @@ def test_old_options_and_values_work() -> None:
 def test_an_old_option_is_mentioned_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "walk", "--share-of-old", "9/1", "--share-of-old", "8/1"]) == 2
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "nap run: deprecated: --share-of-old is now --part; old names will go"
+    assert said[0] == "nap run: deprecated: --share-of-old is now --shard; old names will go"
     assert len(said) == 2
 
 
@@ -251,7 +251,7 @@ def test_a_misspelt_option_is_no_old_one() -> None:
 def test_a_switch_that_became_a_choice() -> None:
     """`--fresh-moments` of strings is now a value of --optimizer-state, which other experiments share."""
     for old, state in (("--fresh-moments", "reset"), ("--no-fresh-moments", "legacy")):
-        asked = requested(["strings", "--scale", "demo", old])
+        asked = parse_requests(["strings", "--scale", "demo", old])
         assert {run.config.settings.optimizer_state for _, _, run in chosen(asked)} == {state}
     stored_then = {"settings": {"steps": 1000, "fresh_moments": True}}
     now = {"settings": {"steps": 1000, "optimizer_state": "reset"}}

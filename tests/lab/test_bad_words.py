@@ -1,21 +1,23 @@
-"""Some hundred command lines that make no sense: each is answered in words, and none leaves a folder."""
+"""Some hundred command lines that make no sense: each is run_command in words, and none leaves a folder."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
-from nap.lab.cli import BAD_USAGE, FINE, PROBLEMS, main
+from nap.lab.cli.limits import MAX_SIZES, MAY_BE_INFINITE, check_settings
+from nap.lab.cli.main import BAD_USAGE, OK, PROBLEMS, main
 from nap.lab.experiments import MODULES, experiments, running
 from nap.lab.launch import command
-from nap.lab.options import How
-from nap.lab.possible import SIZES, check_possible
+from nap.lab.options import RunOptions
 
 HUGE = str(10**30)
 NUMBERS = ("x", "", "nan", "1.5e400")
@@ -34,7 +36,16 @@ SETTINGS = [  # of experiments
     *(f"table1-language --text {value}" for value in ("nonsense", "", "/", "~nobody-here/x")),
     *(f"table1-language --tokenizer {value}" for value in ("nonsense", "/", "bpe-1", "bpe-99999999999")),
     *(f"table1-language --exams {value}" for value in ("nonsense", "=", "a=", "a=nowhere", "c4")),
+    f"table1-language --text {'x' * 300}",
+    f"table1-language --eval-sets {'x' * 300}",
     "table1-language --weight-decay inf",
+    "fig2 --channels -1",
+    "fig2 --channels",
+    "fig3 --limit 1e300",
+    "fig3 --tuned-on x",
+    "fig4 --l2 1e300",
+    "fig5-sequential --games",
+    "minatar-sequential --games",
     "fig3 --games nonsense",
     "fig3 --limit inf",
     "strings --forms nonsense",
@@ -57,7 +68,7 @@ HOW = [
     *(f"--device {value}" for value in ("gpu", "", "cuda")),
     *(f"--threads {value}" for value in ("-1", "x", "1.5", HUGE)),
     *(
-        f"--part {value}"
+        f"--shard {value}"
         for value in ("0/1", "2/1", "1/0", "x", "", "1", "-1/2", "3/3", "1/2/3", f"1/{HUGE}")
     ),
     *(f"--out {value}" for value in ("a-file", "a-file/below", "/proc/nowhere", "/dev/null/x", "x" * 300)),
@@ -66,7 +77,7 @@ HOW = [
     "--report 7",
     "--force 7",
     "--tensorboard perhaps",
-    "--spread nonsense",
+    "--parallel nonsense",
 ]
 SWEEP = [
     *(f"--workers {value}" for value in ("-1", "x", HUGE)),
@@ -76,7 +87,7 @@ SWEEP = [
     *(f"--engine {value}" for value in ("nonsense", "")),
     *(f"--engine ray --address {value}" for value in ("nonsense", "127.0.0.1:1", ":", "ray://")),
     *(f"--engine slurm --slurm {value}" for value in ("nonsense", "=", "a=", "cluster=nonsense")),
-    "--spread fsdp",
+    "--parallel fsdp",
 ]
 TUNED = {
     "none.json": {},
@@ -90,14 +101,14 @@ TUNE = [
     *(f"--tuning-seeds {value}" for value in ("0", "-1", "x", HUGE)),
     *(f"--rates {value}" for value in ("1", "1 1", "-1 1", "nan 1", "inf 1", "0 1", "x")),
     *(f"--extend {value}" for value in ("-1", "x", HUGE)),
-    *("--learning-rate 1", "--seeds 3", "--first-seed 0", "--tuned x", "--part 1/2"),
+    *("--learning-rate 1", "--seeds 3", "--first-seed 0", "--tuned x", "--shard 1/2"),
 ]
 RUNS = [
     *(f"run {words}" for words in SETTINGS),
     *(f"run tiny {words}" for words in HOW),
     *(f"run fig1 --tuned {name}" for name in TUNED),
     *(f"sweep tiny {words}" for words in SWEEP),
-    *(f"sweep tiny {words}" for words in ("--threads -1", "--out a-file", "--part 9/3", "--scale x")),
+    *(f"sweep tiny {words}" for words in ("--threads -1", "--out a-file", "--shard 9/3", "--scale x")),
     *(f"tune fig1 {words}" for words in TUNE),
     *("tune", "tune walk", "tune fig1 walk", "tune nonsense", "sweep", "sweep nonsense", "sweep --dry-run"),
 ]
@@ -267,7 +278,7 @@ def test_nothing_begins(line: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_other_command_ends_in_a_traceback(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = everything()
     code, text = said(line, capsys)
-    assert code in (PROBLEMS, BAD_USAGE) or (code == FINE and line.startswith(REPORTED))
+    assert code in (PROBLEMS, BAD_USAGE) or (code == OK and line.startswith(REPORTED))
     assert text.strip()
     assert "Traceback" not in text
     assert everything() - {path for path in everything() if path.endswith("report.html")} == before
@@ -299,8 +310,25 @@ def test_what_is_right_begins() -> None:
         main(["run", "tiny", "--seeds", "2"])
 
 
+ODD_NUMBERS = {int: (-(10**6), 10**30), float: (math.nan, -math.inf, 1e300, -1e300)}
+
+
+@pytest.mark.parametrize("name", experiments())
+def test_no_setting_takes_a_number_out_of_its_range(name: str) -> None:
+    config = experiments([name])[name].scales["demo"]
+    for field in fields(config):
+        value = getattr(config, field.name)
+        listed = isinstance(value, tuple)
+        for odd in ODD_NUMBERS.get(type(value[0] if listed and value else value), ()):
+            if field.name in MAY_BE_INFINITE and odd > 0:
+                continue
+            with pytest.raises(ValueError, match=r".") as refused:
+                check_settings(replace(config, **{field.name: (odd,) if listed else odd}))
+            assert refused.type is ValueError
+
+
 def test_every_scale_of_every_experiment_is_possible() -> None:
     for experiment in experiments().values():
         for config in experiment.scales.values():
-            check_possible(config)
-    assert not {name for name in SIZES if name in How.__dataclass_fields__}
+            check_settings(config)
+    assert not {name for name in MAX_SIZES if name in RunOptions.__dataclass_fields__}

@@ -1,4 +1,4 @@
-"""The command `nap`: runs, results and data from a terminal, and how mistakes are answered."""
+"""The command `nap`: runs, results and data from a terminal, and how mistakes are run_command."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ import pytest
 
 from nap.lab import rows
 from nap.lab.board import metrics
-from nap.lab.cli import BAD_USAGE, FINE, IN_USE, PROBLEMS, main
+from nap.lab.cli.main import BAD_USAGE, IN_USE, OK, PROBLEMS, main
+from nap.lab.cli.options import parse
 from nap.lab.datasets.catalog import DATA_SETS
 from nap.lab.experiments import MODULES, experiments
 from nap.lab.experiments.running import pick_device
-from nap.lab.options import How, parse
+from nap.lab.options import RunOptions
 
 STOPPED = 75
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -55,7 +56,7 @@ def nap(capsys: pytest.CaptureFixture[str]):
 
 def test_a_run_leaves_rows_claims_and_a_hint(nap) -> None:
     code, out, err = nap("run tiny --seeds 2")
-    assert (code, err) == (FINE, "")
+    assert (code, err) == (OK, "")
     first_line = out.splitlines()[0]
     for words in ("tiny", "scale demo", "2 runs", "2 seeds", "data none", "cpu", "results/tiny-demo"):
         assert words in first_line
@@ -73,7 +74,7 @@ def test_what_is_finished_is_not_done_again(nap) -> None:
     nap("run tiny")
     before = Path("results/tiny-demo/first/rows.jsonl").stat().st_mtime_ns
     code, out, _ = nap("run tiny")
-    assert code == FINE
+    assert code == OK
     assert out.count("finished already") == 2
     assert Path("results/tiny-demo/first/rows.jsonl").stat().st_mtime_ns == before
 
@@ -100,7 +101,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(nap) -> None:
     assert "Results" not in out
     assert not list(rows.read("results").where(run="second"))
     code, out, _ = nap("run tiny --mode stopped")
-    assert code == FINE
+    assert code == OK
     assert rows.read("results").where(run="first", seed=0).values("task") == [1, 2, 3, 4]
 
 
@@ -111,7 +112,7 @@ def test_other_settings_in_the_same_folder_are_refused_unless_forced(nap) -> Non
     assert "config.rate: 0.5 there, 0.25 now" in err
     assert "--force" in err
     code, out, _ = nap("run tiny --rate 0.25 --force")
-    assert code == FINE
+    assert code == OK
     assert "first: finished, 4 steps" in out
 
 
@@ -127,7 +128,7 @@ def test_every_folder_is_checked_before_the_first_run_starts(nap) -> None:
 
 def test_several_experiments_take_settings_that_all_of_them_have(nap) -> None:
     code, out, _ = nap("run tiny walk --seeds 3 --steps 10 --out here")
-    assert code == FINE
+    assert code == OK
     assert "tiny second: finished" in out
     assert "walk walks: finished, 10 steps" in out
     assert rows.read("here/walk-demo").unique("seed") == [0, 1, 2]
@@ -136,11 +137,11 @@ def test_several_experiments_take_settings_that_all_of_them_have(nap) -> None:
     assert "tiny has no setting --width 16" in err
 
 
-def test_parts_share_the_runs_among_processes(nap) -> None:
-    for part, name in (("1/2", "first"), ("2/2", "second")):
-        code, out, _ = nap(f"run tiny --part {part}")
-        assert code == FINE
-        assert f"part {part}" in out.splitlines()[0]
+def test_shards_divide_the_runs_among_processes(nap) -> None:
+    for shard, name in (("1/2", "first"), ("2/2", "second")):
+        code, out, _ = nap(f"run tiny --shard {shard}")
+        assert code == OK
+        assert f"shard {shard}" in out.splitlines()[0]
         assert re.findall(r"(\w+): finished,", out) == [name]
     _, out, _ = nap("run tiny")
     assert out.count("finished already") == 2
@@ -160,8 +161,8 @@ def test_missing_data_is_bad_usage_with_a_way_out(nap) -> None:
         ("run tiny --stpes 3", "Did you mean --steps?"),
         ("run tiny --steps many", "--steps many: expected a whole number"),
         ("run tiny --steps -5", "steps=-5"),
-        ("run tiny --part 3/2", "--part 3/2: expected two numbers like 2/4"),
-        ("run tiny --part 9/9", "so this part has none"),
+        ("run tiny --shard 3/2", "--shard 3/2: expected two numbers like 2/4"),
+        ("run tiny --shard 9/9", "so this shard has none"),
         ("run tiny --scale huge", "--scale huge: expected one of demo, small, paper"),
         ("run walk --record-every 2000", "record_every must be between 1 and 1000"),
         ("claims nowhere", "no folder nowhere"),
@@ -198,7 +199,7 @@ def test_a_missing_package_is_named(nap, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_walk_from_run_to_report(nap) -> None:
     code, out, _ = nap("run walk --width 64 --seeds 4 --record-every 50 --report")
-    assert code == FINE
+    assert code == OK
     assert "Under RMSProp" in out  # a claim
     assert out.endswith("Report: results/walk-demo/report.html\n")
     assert "<svg" in Path("results/walk-demo/report.html").read_text()
@@ -206,7 +207,7 @@ def test_walk_from_run_to_report(nap) -> None:
     assert code == PROBLEMS  # not every claim on the walks holds
     assert json.loads(out)
     code, out, _ = nap("report results --out page.html")
-    assert (code, out) == (FINE, "page.html\n")
+    assert (code, out) == (OK, "page.html\n")
 
 
 @pytest.mark.parametrize("name", BUILT)
@@ -216,7 +217,7 @@ def test_every_experiment_is_whole(name: str) -> None:
     assert list(experiment.scales) == list(experiment.needs) == ["demo", "small", "paper"]
     assert {name for names in experiment.needs.values() for name in names.split(", ")} <= {"", *DATA_SETS}
     for scale, config in experiment.scales.items():
-        assert not {field.name for field in fields(config)} & {field.name for field in fields(How)}
+        assert not {field.name for field in fields(config)} & {field.name for field in fields(RunOptions)}
         assert parse(name, experiment.scales, ["--scale", scale, "--seeds", "2"]).config.seeds == 2
         names = [run.name for run in experiment.runs(config)]
         assert names
@@ -254,7 +255,7 @@ def test_tensorboard_shows_what_was_measured() -> None:
 
 def test_list_has_every_experiment(nap) -> None:
     code, out, _ = nap("list")
-    assert code == FINE
+    assert code == OK
     for words in ("tiny", "walk", "One can count.", "paper", "cifar10"):
         assert words in out
 
@@ -262,10 +263,10 @@ def test_list_has_every_experiment(nap) -> None:
 def test_data_list_and_fetch(nap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAP_DATA", str(tmp_path / "data"))
     code, out, _ = nap("data list")
-    assert code == FINE
+    assert code == OK
     assert "nap data fetch cifar10" in out
     code, out, err = nap("data fetch digits")
-    assert code == FINE
+    assert code == OK
     assert "comes with scikit-learn" in err
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nap.lab.options import How, Request, parse, split_names
+from nap.lab.cli.options import parse, split_names
+from nap.lab.options import Request, RunOptions
 from tiny_experiment import EXPERIMENT, TinyConfig
 
 KNOWN = ["fig1", "fig2", "walk"]
@@ -17,13 +18,13 @@ def parsed(*words: str) -> Request:
 
 
 def test_nothing_said_means_the_demo_s_defaults() -> None:
-    assert parsed() == Request("tiny", How(), TinyConfig())
+    assert parsed() == Request("tiny", RunOptions(), TinyConfig())
 
 
 def test_the_scale_is_read_first_then_everything_else_over_it() -> None:
     given = parsed("--steps", "5", "--scale", "paper", "--rate=1e-3", "--out", "elsewhere", "--report")
     assert given.config == TinyConfig(seeds=9, steps=5, rate=1e-3)
-    assert given.how == How(scale="paper", out=Path("elsewhere"), report=True)
+    assert given.options == RunOptions(scale="paper", out=Path("elsewhere"), report=True)
 
 
 def test_types_are_those_of_the_config() -> None:

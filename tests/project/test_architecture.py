@@ -155,7 +155,7 @@ def broken_arrows(path: Path, source: str | None = None) -> list[str]:
         if its and loop in LOOPS and its not in {loop, *LOOPS[loop]}:
             found.append(f"{here} imports {target}: from {loop} one reaches {sorted(LOOPS[loop])} only")
         inside = here.startswith("nap.lab.experiments")
-        runs_them = inside or here.startswith("nap.lab.launch") or here == "nap.lab.cli"
+        runs_them = inside or here.startswith(("nap.lab.launch", "nap.lab.cli"))
         if is_package(target) and not inside:
             found.append(f"{here} imports {target}: experiments are found through nap.lab.experiments.load")
         elif target.startswith("nap.lab.experiments.") and target not in REGISTRY and not runs_them:
@@ -183,7 +183,7 @@ def test_imports_follow_the_arrows(path: Path) -> None:
         ("integrations/lightning.py", "from nap.lab.rows import read_rows"),
         ("integrations/monitor.py", "import lightning"),
         ("lab/runner/folder.py", "from nap.lab.experiments import fig1"),
-        ("lab/cli.py", "from nap.lab.experiments import fig1"),
+        ("lab/cli/main.py", "from nap.lab.experiments import fig1"),
         ("lab/claims/verdicts.py", "from nap.lab.experiments.fig1.claims import CLAIMS"),
         ("lab/report/page.py", "from nap.lab.experiments import running"),
         ("lab/experiments/fig1/config.py", "import torch"),

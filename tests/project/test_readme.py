@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 
+from nap.lab.cli.options import parse, split_names
+from nap.lab.cli.parser import parser
 from nap.lab.experiments import MODULES, experiments
-from nap.lab.launch.how import Sweeping
-from nap.lab.options import How, parse, split_names
-from nap.lab.usage import parser
+from nap.lab.launch.options import SweepOptions
+from nap.lab.options import RunOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
-OPTIONS: dict[str, type[How]] = {"run": How, "sweep": Sweeping}
+OPTIONS: dict[str, type[RunOptions]] = {"run": RunOptions, "sweep": SweepOptions}
 FILE = re.compile(r"\b((?:src|tests|examples|docs)/[\w/.-]+\.(?:py|md))\b")
 
 

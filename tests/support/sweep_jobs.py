@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from nap.lab.cli import requested
-from nap.lab.launch.how import Sweeping
+from nap.lab.cli.main import parse_requests
 from nap.lab.launch.jobs import Job, jobs
+from nap.lab.launch.options import SweepOptions
 
 
 def asked(line: str) -> list[Job]:
     """What `nap sweep LINE` has to do."""
     words = line.split()
     first_option = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
-    return jobs(requested(words, Sweeping), words[first_option:])
+    return jobs(parse_requests(words, SweepOptions), words[first_option:])
 
 
 def placed(job: Job, code: str) -> Job:

@@ -85,12 +85,12 @@ EXPERIMENT = Experiment(
 )
 
 started = sys.modules["__main__"].__spec__  # by `python -m`; None for a script
-if started is not None and started.name == "nap.lab.launch.worker":
+if started is not None and started.name == "nap.lab.cli.worker":
     assert run.run_work.__kwdefaults__ is not None
     run.run_work.__kwdefaults__ |= {"checkpoint_every_seconds": 0.1, "save_share": 1e6}
 
 if __name__ == "__main__":
-    from nap.lab.cli import main
+    from nap.lab.cli.main import main
 
     if "RAY_LOSES_CANCELS" in os.environ:
         import ray

@@ -96,7 +96,7 @@ def workers(out: str) -> dict[str, int]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError):  # nobody has signed it, or nobody is there any more
             continue
-        if b"nap.lab.launch.worker" in words:
+        if b"nap.lab.cli.worker" in words:
             found[lock.parent.name] = pid
     return found
 

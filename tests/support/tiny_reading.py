@@ -40,7 +40,7 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    from nap.lab.cli import main
+    from nap.lab.cli.main import main
 
     MODULES["tiny-reading"], MODULES["tiny"] = "tiny_reading", "tiny_experiment"
     sys.exit(main())

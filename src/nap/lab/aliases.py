@@ -61,6 +61,8 @@ COLUMNS: dict[str, str] = {  # columns of rows
     "table1-language/set": "eval_set",
 }
 OPTIONS: dict[str, str] = {  # options that every experiment has, without --
+    "part": "shard",
+    "spread": "parallel",
 }
 MANIFEST: dict[str, str] = {  # keys of manifest.json
 }

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nap.lab.cli import main
+from nap.lab.cli.main import main
 from nap.lab.datasets import multiple_choice
 from nap.lab.datasets.catalog import DATA_SETS, TEXT_SETS, find, find_images, of_role
 from nap.lab.datasets.dataset import TextSet, Web

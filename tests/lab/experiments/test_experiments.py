@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from nap.lab import aliases
 from nap.lab import rows as row_files
 from nap.lab.claims import judge
+from nap.lab.cli.options import parse
 from nap.lab.datasets.catalog import find_images
 from nap.lab.experiments import experiments, fig4, readers, stats
 from nap.lab.experiments.fig1 import config as fig1_config
@@ -29,7 +30,6 @@ from nap.lab.loops.population.continual import ArmRun
 from nap.lab.loops.population.learner import Learner
 from nap.lab.loops.population.settings import Continual
 from nap.lab.models.nets import cnn, mlp
-from nap.lab.options import parse
 from nap.lab.rows import Rows
 from tiny_runs import CPU, assert_same_parameters, finished, module_of, on_disk_and_back
 

@@ -15,7 +15,7 @@ from nap.lab.experiments.experiment import Experiment
 SRC = Path(__file__).resolve().parents[3] / "src"
 COUNTS_FILES = """
 import sys
-from nap.lab.cli import main
+from nap.lab.cli.main import main
 code = main(sys.argv[1:])
 loaded = [getattr(module, "__file__", None) or "" for module in sys.modules.values()]
 print("lab files:", len({file for file in loaded if "/nap/lab/" in file}), "torch:", "torch" in sys.modules)

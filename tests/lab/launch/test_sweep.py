@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from changed_folders import begun_with, rewritten
-from nap.lab.cli import BAD_USAGE, FINE, IN_USE, main
+from nap.lab.cli.main import BAD_USAGE, IN_USE, OK, main
 from nap.lab.experiments import MODULES, experiments
 from nap.lab.launch.attempts import after
 from nap.lab.launch.engine import End
 from nap.lab.launch.found import Found, look, mark
-from nap.lab.launch.how import Sweeping
+from nap.lab.launch.options import SweepOptions
 from nap.lab.launch.pool import GPU, slots, slots_here
-from nap.lab.options import How
+from nap.lab.options import RunOptions
 from nap.lab.runner import RunFolder
 from nap.lab.runner.run import STOPPED
 from nap.lab.runner.signals import StopRequest
@@ -57,13 +57,13 @@ def test_a_job_is_nap_run_with_one_part_of_it() -> None:
     found = asked("counting --runs 3 --engine ray --out here --workers 7 --force --report --steps=9")
     assert [job.label for job in found] == ["run-0", "run-1", "run-2"]
     assert [str(job.folder) for job in found] == [f"here/counting-demo/run-{n}" for n in range(3)]
-    passed_on = f"counting --runs 3 --steps 9 --out {Path.cwd()}/here --threads 1 --part"
+    passed_on = f"counting --runs 3 --steps 9 --out {Path.cwd()}/here --threads 1 --shard"
     assert [" ".join(job.command[4:]) for job in found] == [f"{passed_on} {n}/3" for n in (1, 2, 3)]
     assert found[0].path == Path.cwd() / "here/counting-demo/run-0"
 
 
 def test_a_part_of_a_sweep_has_the_same_jobs_as_the_whole() -> None:
-    whole, part = asked("counting --runs 5"), asked("counting --runs 5 --part 2/2")
+    whole, part = asked("counting --runs 5"), asked("counting --runs 5 --shard 2/2")
     assert [(job.label, job.command) for job in part] == [(job.label, job.command) for job in whole[1::2]]
 
 
@@ -101,11 +101,11 @@ def test_a_folder_says_what_there_is_to_do(tmp_path: Path) -> None:
 
 def test_a_dry_run_shows_the_plan_and_touches_nothing(nap) -> None:
     code, out, err = nap("sweep counting --runs 2 --dry-run")
-    assert (code, err) == (FINE, "")
+    assert (code, err) == (OK, "")
     assert "counting: 2 runs, 2 new" in out
     assert "results/counting-demo/run-1" in out
     assert not Path("results").exists()
-    assert nap("run counting --runs 3 --part 1/3 --seconds-per-step 0")[0] == FINE
+    assert nap("run counting --runs 3 --shard 1/3 --seconds-per-step 0")[0] == OK
     # the number of runs is a setting of this experiment, so these are the same ones
     code, out, _ = nap("sweep counting --runs 3 --dry-run")
     assert "3 runs, 1 finished, 2 new" in out
@@ -119,7 +119,7 @@ def test_a_dry_run_shows_failures_as_they_were_told_and_what_force_does(
     manifest = Path("results/tiny-demo/first/manifest.json")
     rewritten(manifest, manifest.read_text().replace("a mistake", "sizes [/8] differ"))
     code, out, err = nap("sweep tiny --mode buggy --dry-run")
-    assert (code, err) == (FINE, "")
+    assert (code, err) == (OK, "")
     assert re.search(r" failed, 0:\d\d of work: RuntimeError: sizes \[/8\] differ", out)
     assert "start over" not in out
     assert nap("sweep tiny --mode buggy --dry-run --force")[1].count("start over") == 2
@@ -129,35 +129,35 @@ def test_a_dry_run_shows_failures_as_they_were_told_and_what_force_does(
 
 
 def test_slots_are_cores_or_shares_of_gpus() -> None:
-    def gpus(how: Sweeping) -> list[str]:
-        return [slot[GPU] for slot in slots(how, cores=8, visible=["0", "1", "GPU-a"])]
+    def gpus(options: SweepOptions) -> list[str]:
+        return [slot[GPU] for slot in slots(options, cores=8, visible=["0", "1", "GPU-a"])]
 
-    assert gpus(Sweeping()) == ["0", "1", "GPU-a"]
-    assert gpus(Sweeping(per_gpu=2)) == ["0", "1", "GPU-a"] * 2
-    assert gpus(Sweeping(per_gpu=2, workers=4)) == ["0", "1", "GPU-a", "0"]
-    assert gpus(Sweeping(gpus=(2,))) == ["GPU-a"]
-    assert slots(Sweeping(), cores=8, visible=[]) == [{}] * 8
-    assert slots(Sweeping(threads=3), cores=8, visible=[]) == [{}] * 2
-    assert slots(Sweeping(threads=16), cores=8, visible=[]) == [{}]
+    assert gpus(SweepOptions()) == ["0", "1", "GPU-a"]
+    assert gpus(SweepOptions(per_gpu=2)) == ["0", "1", "GPU-a"] * 2
+    assert gpus(SweepOptions(per_gpu=2, workers=4)) == ["0", "1", "GPU-a", "0"]
+    assert gpus(SweepOptions(gpus=(2,))) == ["GPU-a"]
+    assert slots(SweepOptions(), cores=8, visible=[]) == [{}] * 8
+    assert slots(SweepOptions(threads=3), cores=8, visible=[]) == [{}] * 2
+    assert slots(SweepOptions(threads=16), cores=8, visible=[]) == [{}]
     with pytest.raises(ValueError, match="let more runs share a GPU with --per-gpu"):
-        gpus(Sweeping(workers=4))
+        gpus(SweepOptions(workers=4))
     with pytest.raises(ValueError, match="--gpus 3: there are 3 GPUs here, counted from 0"):
-        gpus(Sweeping(gpus=(3,)))
+        gpus(SweepOptions(gpus=(3,)))
     with pytest.raises(ValueError, match="sees no GPU"):
-        slots(Sweeping(per_gpu=2), cores=8, visible=[])
+        slots(SweepOptions(per_gpu=2), cores=8, visible=[])
 
 
 def test_this_machine_s_gpus_are_those_that_torch_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(GPU, raising=False)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert slots_here(Sweeping()) == [{GPU: "0"}, {GPU: "1"}]
-    assert slots_here(Sweeping(device="cpu", workers=3)) == [{}] * 3
+    assert slots_here(SweepOptions()) == [{GPU: "0"}, {GPU: "1"}]
+    assert slots_here(SweepOptions(device="cpu", workers=3)) == [{}] * 3
     monkeypatch.setenv(GPU, "3,5")
-    assert slots_here(Sweeping(gpus=(1,))) == [{GPU: "5"}]
+    assert slots_here(SweepOptions(gpus=(1,))) == [{GPU: "5"}]
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ValueError, match="sees no CUDA device"):
-        slots_here(Sweeping(device="cuda"))
+        slots_here(SweepOptions(device="cuda"))
 
 
 # words
@@ -174,8 +174,8 @@ def test_this_machine_s_gpus_are_those_that_torch_may_see(monkeypatch: pytest.Mo
         ("sweep tiny --per-gpu 0", "--per-gpu 0: it must be at least 1"),
         ("sweep tiny --retries many", "--retries many: expected a whole number"),
         ("sweep tiny --steps -5", "steps=-5"),
-        ("sweep tiny --spread fsdp", "--spread fsdp: a worker of a sweep is one process"),
-        ("sweep tiny --part 3/2", "--part 3/2: expected two numbers like 2/4"),
+        ("sweep tiny --parallel fsdp", "--parallel fsdp: a worker of a sweep is one process"),
+        ("sweep tiny --shard 3/2", "--shard 3/2: expected two numbers like 2/4"),
         ("sweep tiny --device cpu --gpus 0", "--gpus and --per-gpu: torch sees no GPU here"),
         ("sweep tiny --engine slurm --slurm gpu", "--slurm gpu: expected KEY=VALUE"),
         ("sweep tiny --engine slurm --slurm cluster=local slurm_patrition=x", "Unknown argument 'patrition'"),
@@ -197,7 +197,7 @@ def test_help_has_examples(line: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert exit_.value.code == 0
     shown = capsys.readouterr().out
     assert "  nap sweep " in shown
-    assert "exit codes" in shown or "CPU threads of each worker; 0 takes one." in shown
+    assert "exit codes" in shown or "CPU threads of each worker; 0 is one." in shown
 
 
 @pytest.mark.parametrize(("engine", "package"), [("ray", "ray"), ("slurm", "submitit")])
@@ -210,7 +210,7 @@ def test_a_missing_package_is_named(nap, engine: str, package: str, monkeypatch:
 
 
 def test_other_settings_and_force_on_a_folder_in_use_are_refused(nap) -> None:
-    assert nap("run tiny")[0] == FINE
+    assert nap("run tiny")[0] == OK
     code, _, err = nap("sweep tiny --rate 0.25")
     assert code == BAD_USAGE
     assert "config.rate: 0.5 there, 0.25 now" in err
@@ -222,12 +222,12 @@ def test_other_settings_and_force_on_a_folder_in_use_are_refused(nap) -> None:
 
 
 def test_a_folder_that_is_older_than_a_setting_is_taken_up_as_nap_run_does(nap) -> None:
-    assert nap("run tiny")[0] == FINE
+    assert nap("run tiny")[0] == OK
     for file in Path("results").rglob("config.json"):
         settings = json.loads(file.read_text())
         assert settings["config"].pop("rate") == 0.5  # its default
         begun_with(file.parent, settings)
-    assert nap("run tiny")[0] == nap("sweep tiny")[0] == FINE
+    assert nap("run tiny")[0] == nap("sweep tiny")[0] == OK
     code, _, err = nap("sweep tiny --rate 0.25")
     assert code == BAD_USAGE
     assert "config.rate: not set there, 0.25 now" in err
@@ -254,11 +254,11 @@ def test_torchrun_is_refused(nap, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_force_starts_over_once(nap) -> None:
-    assert nap("run counting --runs 1 --steps 5 --seconds-per-step 0")[0] == FINE
+    assert nap("run counting --runs 1 --steps 5 --seconds-per-step 0")[0] == OK
     folder = Path("results/counting-demo/run-0")
     (folder / "tensorboard").mkdir()
     code, out, _ = nap("sweep counting --runs 1 --steps 3 --force --workers 1 --device cpu")
-    assert code == FINE, out
+    assert code == OK, out
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3]
     sittings = json.loads((folder / "manifest.json").read_text())["sittings"]
@@ -292,15 +292,15 @@ def test_without_rows_there_is_no_verdict(nap, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_finished_runs_are_skipped_and_judged(nap) -> None:
-    assert nap("run tiny")[0] == FINE
+    assert nap("run tiny")[0] == OK
     code, out, _ = nap("sweep tiny --report")
-    assert code == FINE
+    assert code == OK
     assert out.startswith("tiny: scale demo, 2 runs, 2 finished already, on ")
     assert out.endswith("Results: results/tiny-demo\nReport: results/tiny-demo/report.html\n")
 
 
 def test_no_setting_of_an_experiment_has_the_name_of_one_of_the_sweep() -> None:
-    own = {field.name for field in fields(Sweeping)} - {field.name for field in fields(How)}
+    own = {field.name for field in fields(SweepOptions)} - {field.name for field in fields(RunOptions)}
     for name, experiment in experiments().items():
         for config in experiment.scales.values():
             assert not own & {field.name for field in fields(config)}, name

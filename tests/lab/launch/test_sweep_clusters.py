@@ -18,8 +18,8 @@ from unittest import mock
 import pytest
 
 from nap.lab.experiments import MODULES
-from nap.lab.launch.how import Sweeping
 from nap.lab.launch.launch import LOG_NAME
+from nap.lab.launch.options import SweepOptions
 from sweep_jobs import asked
 from sweep_slurm import small_slurm
 from sweep_trials import (
@@ -135,7 +135,7 @@ def test_a_task_of_ray_knows_with_how_many_it_shares_its_node(
     monkeypatch.setattr(ray_engine.ray, "cluster_resources", lambda: node)
     monkeypatch.setattr(ray_engine.ray, "nodes", lambda: [{"Alive": True, "Resources": node}])
     monkeypatch.setattr(ray_engine.ray, "remote", lambda **_: lambda _: remote)
-    ray_engine.Cluster(Sweeping(per_gpu=2, workers=workers)).place(asked("counting")[0])
+    ray_engine.Cluster(SweepOptions(per_gpu=2, workers=workers)).place(asked("counting")[0])
     assert remote.options().remote.call_args.args[-1][SIDE_BY_SIDE] == count
 
 
@@ -151,7 +151,7 @@ def test_a_submission_that_slurm_refuses_is_not_taken(
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     monkeypatch.setitem(MODULES, "counting", "sweep_tiny")
     with pytest.raises(NotTaken, match="QOSMaxSubmitJobPerUserLimit"):
-        Slurm(Sweeping()).place(asked("counting --runs 1")[0])
+        Slurm(SweepOptions()).place(asked("counting --runs 1")[0])
 
 
 def test_submitit_with_workers_jobs_and_the_driver_killed(expected: Path) -> None:

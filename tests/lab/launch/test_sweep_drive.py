@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from nap.lab.cli import BAD_USAGE
+from nap.lab.cli.main import BAD_USAGE
 from nap.lab.experiments import MODULES
 from nap.lab.launch import beat, watching
 from nap.lab.launch.attempts import NO_DATA, Next, after

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from nap.lab.cli import BAD_USAGE, FINE, main, requested
+from nap.lab.cli.main import BAD_USAGE, OK, main, parse_requests
+from nap.lab.cli.worker import check_is_meant
 from nap.lab.experiments import MODULES, experiments
 from nap.lab.launch.engine import End
 from nap.lab.launch.jobs import MEANT, WORKER
 from nap.lab.launch.launch import LOG_NAME, STOP_NAME, ask_to_stop, sit
 from nap.lab.launch.pool import GPU, Pool
-from nap.lab.launch.worker import check_is_meant
 from nap.lab.runner.lock import Lock, user_of
 from nap.lab.runner.machine import SIDE_BY_SIDE
 from sweep_jobs import asked, placed
@@ -119,10 +119,10 @@ def test_a_worker_has_a_folder_where_the_driver_s_is_not() -> None:
 def test_a_worker_refuses_another_run_than_the_driver_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     job = asked("counting --runs 2")[1]
     monkeypatch.setenv(MEANT, job.environment[MEANT])
-    check_is_meant(requested(job.command[len(WORKER) :]))
+    check_is_meant(parse_requests(job.command[len(WORKER) :]))
     other = asked("counting --runs 3")[2].command[len(WORKER) :]
     with pytest.raises(ValueError, match=r"meant the run counting run-1, and here .* counting run-2"):
-        check_is_meant(requested(other))
+        check_is_meant(parse_requests(other))
 
 
 # experiments of one's own
@@ -149,10 +149,10 @@ def test_the_documented_experiment_of_one_s_own_can_be_swept(tmp_path: Path) -> 
     (tmp_path / "code").mkdir()
     (tmp_path / "code/affine.py").write_text(affine)
     (tmp_path / "code/mylab.py").write_text(mylab)
-    words = "sweep affine --part 1/3 --seeds 1 --tasks 1 --epochs 1 --images 64 --width 16"
+    words = "sweep affine --shard 1/3 --seeds 1 --tasks 1 --epochs 1 --images 64 --width 16"
     command = [sys.executable, str(tmp_path / "code/mylab.py"), *shlex.split(words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == FINE, done.stdout + done.stderr
+    assert done.returncode == OK, done.stdout + done.stderr
     assert ": finished, " in done.stdout
 
 

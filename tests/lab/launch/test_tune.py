@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nap.lab.claims import judge
-from nap.lab.cli import main
+from nap.lab.cli.main import main
 from nap.lab.experiments import MODULES, fig1
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.experiments.fig1.config import PAPER
@@ -110,11 +110,11 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The experiment under the name `peak`; runs go on in this process, and their labels are listed."""
     labels: list[str] = []
 
-    def here(title: str, todo: Sequence[Job], how: Any) -> list[Any]:
+    def here(title: str, todo: Sequence[Job], options: Any) -> list[Any]:
         for job in todo:
             if look(job.path).state == "finished":
                 continue
-            about = {"experiment": "peak", "scale": how.scale, "run": job.run.name}
+            about = {"experiment": "peak", "scale": options.scale, "run": job.run.name}
             with RunFolder.open(job.path, config=job.run.config, **about) as folder:
                 cpu = torch.device("cpu")
                 run_work(job.run.start(cpu), folder, device=cpu)
@@ -213,7 +213,7 @@ def test_a_search_that_is_not_finished_gives_no_rates(done: list[str], tmp_path:
         (["--seeds", "5"], "nap tune sets it"),
         (["--rates", "1e-3"], "two or more"),
         (["--tuning-seeds", "0"], "at least 1"),
-        (["--part", "1/2"], "leave it out"),
+        (["--shard", "1/2"], "leave it out"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from nap.lab import rows
-from nap.lab.cli import main
+from nap.lab.cli.main import main
 from nap.lab.experiments import MODULES
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import NAP
@@ -226,7 +226,7 @@ def start(*words: str, spread: str) -> subprocess.Popen[str]:
     path = os.pathsep.join([str(SUPPORT), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [*torchrun, "-m", "tiny_reading", *words, "--spread", spread],
+        [*torchrun, "-m", "tiny_reading", *words, "--parallel", spread],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -291,7 +291,7 @@ def test_runs_for_one_process_are_refused_under_torchrun_by_the_first_one(
         assert main(["run", "tiny"]) == code
         said.append(capsys.readouterr())
     assert "tiny: each of its runs is for one process, and torchrun started 2" in said[0].err
-    assert "nap run --part 1/2" in said[0].err
+    assert "nap run --shard 1/2" in said[0].err
     assert said[1].out + said[1].err == ""
     assert not Path("results").exists()
 

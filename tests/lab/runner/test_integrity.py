@@ -23,14 +23,14 @@ import small_work
 from nap.lab import rows
 from nap.lab.claims import folders
 from nap.lab.claims.samples import UNFINISHED
-from nap.lab.cli import answered, main
+from nap.lab.cli.main import main, run_command
 from nap.lab.experiments import MODULES
 from nap.lab.experiments.running import run
 from nap.lab.experiments.walk import EXPERIMENT
 from nap.lab.experiments.walk.config import WalkConfig
 from nap.lab.launch import beat
 from nap.lab.launch.found import Found, look
-from nap.lab.options import How, Request
+from nap.lab.options import Request, RunOptions
 from nap.lab.report.facts import read_run
 from nap.lab.runner import RunFolder, checkpoint, run_work
 from nap.lab.runner.lock import Lock
@@ -66,7 +66,7 @@ class Answer:
 
 def begun(results: Path) -> int:
     """`nap run walk`, without the reading of words and the verdicts at its end, which take a while."""
-    return run([(EXPERIMENT, Request("walk", How(out=results), CONFIG))], judge=False)
+    return run([(EXPERIMENT, Request("walk", RunOptions(out=results), CONFIG))], judge=False)
 
 
 def answer(act: Callable[[], int]) -> Answer:
@@ -144,7 +144,7 @@ def test_no_injection_is_taken_for_a_result(
             assert facts.verified
         assert look(path.parent).state in ("new", "begun", "damaged", "in use", "finished", "failed")
         check_what_is_judged(path.parent, state, truth)
-        said = answer(partial(answered, ["run"], partial(begun, results)))
+        said = answer(partial(run_command, ["run"], partial(begun, results)))
         one_line(said)
         if said.code == 0:
             assert (path.parent / "rows.jsonl").read_bytes() == truth

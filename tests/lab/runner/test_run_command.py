@@ -21,7 +21,7 @@ import pytest
 
 import tiny_experiment
 from nap.lab import rows
-from nap.lab.cli import main
+from nap.lab.cli.main import main
 from nap.lab.experiments import MODULES
 from nap.lab.experiments.common import runs as common
 from nap.lab.loops.population.continual import ContinualWork

@@ -231,7 +231,7 @@ def test_the_commit_is_that_of_the_checkout_that_tracks_the_code(tmp_path: Path)
     assert str(provenance.source_of(package)) == f"{clean.commit}+changes"
 
 
-@pytest.mark.parametrize("program", ["bin/nap", "site-packages/nap/__main__.py", "nap/lab/cli.py"])
+@pytest.mark.parametrize("program", ["bin/nap", "site-packages/nap/__main__.py", "nap/lab/cli/__main__.py"])
 def test_the_manifest_notes_the_command_by_its_name(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [program, "run", "walk", "--out", "my results"])
     assert provenance.command() == ["nap", "run", "walk", "--out", "my results"]

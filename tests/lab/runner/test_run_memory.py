@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tiny_experiment
-from nap.lab.cli import main
+from nap.lab.cli.main import main
 from nap.lab.experiments import MODULES
 from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.running import _follow_all

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nap.lab import claims, report, rows
-from nap.lab.options import How
+from nap.lab.options import RunOptions
 
 
 def show(folder: Path, *, with_report: bool) -> None:
@@ -22,10 +22,10 @@ def show(folder: Path, *, with_report: bool) -> None:
     print(f"\nResults: {folder}\n{pointer}")
 
 
-def same_command(how: How) -> str:
+def same_command(options: RunOptions) -> str:
     """What goes on with the runs: with --force it would discard them.
 
-    >>> same_command(How(force=True))
+    >>> same_command(RunOptions(force=True))
     'the same command without --force'
     """
-    return "the same command" + " without --force" * how.force
+    return "the same command" + " without --force" * options.force

@@ -20,7 +20,7 @@ from nap.lab.experiments.ending import show as show_what_came
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.tasks import BOARD, Task, chosen, home, not_distributed, open_tasks
 from nap.lab.files import atomic_write
-from nap.lab.options import MOST_THREADS, How, Request
+from nap.lab.options import MAX_THREADS, Request, RunOptions
 from nap.lab.progress import Display, display, duration
 from nap.lab.runner.distributed import (
     ProcessGroup,
@@ -48,20 +48,20 @@ def run(requests: Sequence[tuple[Experiment, Request]], *, judge: bool = True) -
 
     With `judge` it ends with the verdicts; not so in a worker that does one run of many.
     """
-    how, rank = requests[0][1].how, Rank.from_environment()
-    how.check()
+    options, rank = requests[0][1].options, Rank.from_environment()
+    options.check()
     runs = chosen(requests)
     if (reason := not_distributed(runs, rank.world_size)) is not None:
         if rank.rank > 0:
             return FINE  # rank 0 says why
         raise ValueError(reason)
-    device = pick_device(how.device, rank)
-    if not 0 <= how.threads <= MOST_THREADS:
-        raise ValueError(f"--threads {how.threads}: it must be between 0 and {MOST_THREADS:,}")
+    device = pick_device(options.device, rank)
+    if not 0 <= options.threads <= MAX_THREADS:
+        raise ValueError(f"--threads {options.threads}: it must be between 0 and {MAX_THREADS:,}")
     # beside a GPU, idle threads only spin on cores that others need: emulators ran at half their speed
-    if how.threads or how.scale == "demo" or device.type == "cuda":
-        torch.set_num_threads(how.threads or 1)
-    with process_group(rank, device, parallel=how.spread) as group:
+    if options.threads or options.scale == "demo" or device.type == "cuda":
+        torch.set_num_threads(options.threads or 1)
+    with process_group(rank, device, parallel=options.parallel) as group:
         if group.is_rank0:
             with released(group):
                 return _run_on_rank0(requests, device, group, judge)
@@ -88,17 +88,17 @@ def _run_on_rank0(
     requests: Sequence[tuple[Experiment, Request]], device: torch.device, group: ProcessGroup, judge: bool
 ) -> int:
     """All runs, and what they show; the exit code. All folders are checked before any work starts."""
-    how = requests[0][1].how
-    homes = {home(experiment, how): None for experiment, _ in requests}
-    with contextlib.ExitStack() as held, stop_requests(how.time_limit) as stop:
+    options = requests[0][1].options
+    homes = {home(experiment, options): None for experiment, _ in requests}
+    with contextlib.ExitStack() as held, stop_requests(options.time_limit) as stop:
         tasks = open_tasks(requests, held)
         for experiment, request in requests:
             print(_announcement(experiment, request, device, group))
-        code = _run_all(tasks, ", ".join(r.name for _, r in requests), device, how, group, stop)
+        code = _run_all(tasks, ", ".join(r.name for _, r in requests), device, options, group, stop)
     if stop.signal is not None and code != FINE:
         return code
     for folder in homes if judge else ():
-        show_what_came(folder, with_report=how.report)
+        show_what_came(folder, with_report=options.report)
     return code
 
 
@@ -129,8 +129,8 @@ def _announcement(experiment: Experiment, request: Request, device: torch.device
     what = runs[0].config
     if not hasattr(what, "seed") or len(what.seeds) > 1:  # else each seed is a run
         count += f" of {request.config.seeds} seeds"
-    if request.how.part != "1/1":
-        count += f" (part {request.how.part} of them)"
+    if request.options.shard != "1/1":
+        count += f" (shard {request.options.shard} of them)"
     threads = torch.get_num_threads()
     where = (
         f"cpu ({threads} thread{'s' * (threads > 1)})"
@@ -140,9 +140,9 @@ def _announcement(experiment: Experiment, request: Request, device: torch.device
     if group.world_size > 1:
         where += f" × {group.world_size} processes ({group.parallel})"
     return (
-        f"{experiment.name}, {experiment.title}: scale {request.how.scale}, {count}, "
+        f"{experiment.name}, {experiment.title}: scale {request.options.scale}, {count}, "
         f"{_subject(request.config)}, "
-        f"on {where}, into {home(experiment, request.how)}"
+        f"on {where}, into {home(experiment, request.options)}"
     )
 
 
@@ -156,7 +156,12 @@ def _subject(config: Any) -> str:
 
 
 def _run_all(
-    tasks: Sequence[Task], title: str, device: torch.device, how: How, group: ProcessGroup, stop: StopRequest
+    tasks: Sequence[Task],
+    title: str,
+    device: torch.device,
+    options: RunOptions,
+    group: ProcessGroup,
+    stop: StopRequest,
 ) -> int:
     """One run after another; the exit code. One that fails is reported, and the others go on.
 
@@ -167,11 +172,11 @@ def _run_all(
     with display(title, len(tasks)) as show:
         for task in tasks:
             if stop.signal is not None:
-                again = same_command(how)
+                again = same_command(options)
                 show.say(f"{task.label}: not begun, because of {stop.signal}; {again} goes on there")
                 return STOPPED
             try:
-                finished = _run_one(task, device, how, show, group, stop)
+                finished = _run_one(task, device, options, show, group, stop)
             except DataMissing:
                 raise
             except ProcessLost as error:  # the others are gone
@@ -190,7 +195,12 @@ def _run_all(
 
 
 def _run_one(
-    task: Task, device: torch.device, how: How, show: Display, group: ProcessGroup, stop: StopRequest
+    task: Task,
+    device: torch.device,
+    options: RunOptions,
+    show: Display,
+    group: ProcessGroup,
+    stop: StopRequest,
 ) -> bool:
     """Whether the run is finished now; if not, it was stopped."""
     if task.folder.is_finished():
@@ -203,7 +213,7 @@ def _run_one(
     group.broadcast(task.number)
     with contextlib.ExitStack() as open_:
         work = open_.enter_context(on_all_ranks(group.on_all_ranks(partial(task.run.start, device)), group))
-        seen = Spectator(task, how.tensorboard, show, open_)
+        seen = Spectator(task, options.tensorboard, show, open_)
         outcome = run_work(
             work,
             task.folder,
@@ -220,7 +230,7 @@ def _run_one(
         return True
     show.say(
         f"{task.label}: stopped by {outcome.signal} at {outcome.done:,} of {outcome.total:,} {work.unit}; "
-        f"{same_command(how)} goes on from there"
+        f"{same_command(options)} goes on from there"
     )
     return False
 

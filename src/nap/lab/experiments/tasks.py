@@ -11,10 +11,10 @@ from pathlib import Path
 
 from nap.lab import aliases
 from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.options import How, Request
+from nap.lab.options import Request, RunOptions
 from nap.lab.runner.folder import RunFolder, has_results
 
-MOST_PARTS = 1_000_000
+MAX_SHARDS = 1_000_000
 BOARD = "tensorboard"  # in a run's folder
 SEEDS = re.compile(r"(?P<arm>.*)-seeds?-(?P<first>\d+)(-(?P<last>\d+))?")  # names of `seeded_runs`
 
@@ -29,35 +29,35 @@ class Task:
     folder: RunFolder
 
 
-def home(experiment: Experiment, how: How) -> Path:
+def home(experiment: Experiment, options: RunOptions) -> Path:
     """The folder of an experiment's runs at one scale."""
-    return how.out / f"{experiment.folder}-{how.scale}{'-tuned' * (how.tuned is not None)}"
+    return options.out / f"{experiment.folder}-{options.scale}{'-tuned' * (options.tuned is not None)}"
 
 
-def share(part: str, runs: int) -> slice:
-    """Which of so many runs `--part` asks for: one of them is in just one part.
+def shard_slice(shard: str, runs: int) -> slice:
+    """Which of so many runs `--shard` asks for: each run is in exactly one shard.
 
-    >>> [list(range(7))[share(f"{k}/3", 7)] for k in (1, 2, 3)]
+    >>> [list(range(7))[shard_slice(f"{k}/3", 7)] for k in (1, 2, 3)]
     [[0, 3, 6], [1, 4], [2, 5]]
     """
-    numbers = re.fullmatch(r"(\d+)/(\d+)", part)
+    numbers = re.fullmatch(r"(\d+)/(\d+)", shard)
     which, of = map(int, numbers.groups()) if numbers else (0, 0)
-    if not 1 <= which <= of <= MOST_PARTS:
-        raise ValueError(f"--part {part}: expected two numbers like 2/4, the second of four parts")
+    if not 1 <= which <= of <= MAX_SHARDS:
+        raise ValueError(f"--shard {shard}: expected two numbers like 2/4, the second of four shards")
     if which > runs:
-        raise ValueError(f"--part {part}: there are {runs} runs, so this part has none; take fewer parts")
+        raise ValueError(f"--shard {shard}: there are {runs} runs, so this shard has none; take fewer shards")
     return slice(which - 1, None, of)
 
 
 def chosen(requests: Sequence[tuple[Experiment, Request]]) -> list[tuple[Path, Experiment, Run]]:
-    """Every run of this part, and its folder's path; experiments that measure the same runs share them.
+    """Every run of this shard, and its folder's path; experiments that measure the same runs share them.
 
-    Seed by seed, so that what is cut off has all arms on a few seeds and not a few arms on all.
+    Ordered by seed, so that what is cut off has all arms on a few seeds and not a few arms on all.
     """
     asked: dict[Path, tuple[Experiment, Run]] = {}
     for experiment, request in requests:
         for run in experiment.runs(request.config):
-            path = folder_of(run, home(experiment, request.how))
+            path = folder_of(run, home(experiment, request.options))
             if path in asked and asked[path][1].config != run.config:
                 raise ValueError(
                     f"{asked[path][0].name} and {experiment.name} share the runs of {path.parent}, and ask "
@@ -70,7 +70,7 @@ def chosen(requests: Sequence[tuple[Experiment, Request]]) -> list[tuple[Path, E
     for path, (_, run) in asked.items():
         _check_seeds(path, run)
     found = sorted(((path, *each) for path, each in asked.items()), key=lambda each: first_seed(each[2]))
-    return found[share(requests[0][1].how.part, len(asked))]
+    return found[shard_slice(requests[0][1].options.shard, len(asked))]
 
 
 def first_seed(run: Run) -> int:
@@ -113,16 +113,16 @@ def not_distributed(runs: Sequence[tuple[Path, Experiment, Run]], processes: int
         if processes > 1 and not run.distributed:
             return (
                 f"{experiment.name}: each of its runs is for one process, and torchrun started {processes}; "
-                f"without torchrun, give each process its share of the runs: nap run --part 1/{processes}, "
-                f"--part 2/{processes} and so on"
+                f"without torchrun, give each process its share of the runs: nap run --shard 1/{processes}, "
+                f"--shard 2/{processes} and so on"
             )
     return None
 
 
 def open_tasks(requests: Sequence[tuple[Experiment, Request]], held: contextlib.ExitStack) -> list[Task]:
     """Every chosen run with its folder, for as long as `held`."""
-    how, alone = requests[0][1].how, len(requests) == 1
-    return [_opened(number, *each, how, alone, held) for number, each in enumerate(chosen(requests))]
+    options, alone = requests[0][1].options, len(requests) == 1
+    return [_opened(number, *each, options, alone, held) for number, each in enumerate(chosen(requests))]
 
 
 def _opened(
@@ -130,19 +130,19 @@ def _opened(
     path: Path,
     experiment: Experiment,
     run: Run,
-    how: How,
+    options: RunOptions,
     alone: bool,
     held: contextlib.ExitStack,
 ) -> Task:
     folder = RunFolder.open(
         path,
         experiment=experiment.folder,
-        scale=how.scale,
+        scale=options.scale,
         run=run.name,
         config=run.config,
-        start_over=how.force,
+        start_over=options.force,
     )
     held.enter_context(folder)
-    if how.force:
+    if options.force:
         shutil.rmtree(path / BOARD, ignore_errors=True)
     return Task(number, run.name if alone else f"{experiment.name} {run.name}", run, folder)

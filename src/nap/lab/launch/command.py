@@ -17,8 +17,8 @@ from nap.lab.launch.attempts import BAD_USAGE, FAILED
 from nap.lab.launch.drive import drive
 from nap.lab.launch.engine import Engine, opened
 from nap.lab.launch.found import Found, look, settings_apart
-from nap.lab.launch.how import Sweeping
 from nap.lab.launch.jobs import Job, jobs
+from nap.lab.launch.options import SweepOptions
 from nap.lab.launch.tracked import Tracked, tracked
 from nap.lab.launch.watching import view
 from nap.lab.options import Request
@@ -34,37 +34,39 @@ FINISHED = 0
 
 def sweep(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str]) -> int:
     """Do what was asked; the exit code. All folders are checked before any work starts."""
-    how = requests[0][1].how
-    assert isinstance(how, Sweeping)
-    how.check()
+    options = requests[0][1].options
+    assert isinstance(options, SweepOptions)
+    options.check()
     if Rank.from_environment().world_size > 1:
         raise ValueError("torchrun started several drivers; give nap sweep without torchrun")
     todo = jobs(requests, settings)
     title = ", ".join(request.name for _, request in requests)
-    if how.dry_run:
-        _check(todo, how)
-        Console().print(plan(title, todo, [look(job.path) for job in todo], force=how.force))
+    if options.dry_run:
+        _check(todo, options)
+        Console().print(plan(title, todo, [look(job.path) for job in todo], force=options.force))
         return FINISHED
-    code = exit_code(driven(title, todo, how))
+    code = exit_code(driven(title, todo, options))
     if code == STOPPED:
         return code
-    for folder in {home(experiment, how): None for experiment, _ in requests}:
-        show(folder, with_report=how.report)
+    for folder in {home(experiment, options): None for experiment, _ in requests}:
+        show(folder, with_report=options.report)
     return code
 
 
-def driven(title: str, todo: Sequence[Job], how: Sweeping) -> list[Tracked]:
+def driven(title: str, todo: Sequence[Job], options: SweepOptions) -> list[Tracked]:
     """Every job as far as it came on the engine that was asked for; says so where a signal stopped it."""
     found = [look(job.path) for job in todo]
-    with opened(how, len(todo)) as engine, stop_requests(how.time_limit) as stop:
-        _check(todo, how)
-        runs = [_ready(job, each, how) for job, each in zip(todo, found, strict=True)]
-        print(_announcement(title, how, runs, engine), flush=True)
-        with view(title, "starting" if how.engine == "local" else "queued") as seen:
-            drive(runs, engine, seen, retries=how.retries, stop=stop)
+    with opened(options, len(todo)) as engine, stop_requests(options.time_limit) as stop:
+        _check(todo, options)
+        runs = [_ready(job, each, options) for job, each in zip(todo, found, strict=True)]
+        print(_announcement(title, options, runs, engine), flush=True)
+        with view(title, "starting" if options.engine == "local" else "queued") as seen:
+            drive(runs, engine, seen, retries=options.retries, stop=stop)
     if exit_code(runs) == STOPPED:
         left = sum(run.standing not in ("finished", "failed", "refused") for run in runs)
-        print(f"Stopped by {stop.signal}, {left} of {len(runs)} runs are left; {same_command(how)} goes on")
+        print(
+            f"Stopped by {stop.signal}, {left} of {len(runs)} runs are left; {same_command(options)} goes on"
+        )
     return runs
 
 
@@ -93,15 +95,15 @@ def plan(title: str, todo: Sequence[Job], found: Sequence[Found], *, force: bool
     return table
 
 
-def _check(todo: Sequence[Job], how: Sweeping) -> None:
+def _check(todo: Sequence[Job], options: SweepOptions) -> None:
     """Refuse folders with other settings, and with --force those that others work in."""
     for job in todo:
-        if how.force:
+        if options.force:
             if (owner := user_of(job.path / LOCK_NAME)) is not None:
                 raise FolderInUse(f"{job.folder} is {owner}; wait for it or stop it, then --force")
             continue
         try:
-            lines = settings_apart(job.path, job.settings(how.scale), job.run.config)
+            lines = settings_apart(job.path, job.settings(options.scale), job.run.config)
         except OSError as error:  # as `nap run` says it
             reason = f"cannot write in {job.folder}: {error.strerror}"
             raise ValueError(f"{reason}; choose another folder with --out") from error
@@ -113,40 +115,40 @@ def _check(todo: Sequence[Job], how: Sweeping) -> None:
             )
 
 
-def _ready(job: Job, found: Found, how: Sweeping) -> Tracked:
+def _ready(job: Job, found: Found, options: SweepOptions) -> Tracked:
     """The job with its folder made ready: there, writable, with its config, and empty after --force.
 
     Where that cannot be because of what is in the folder, the run has failed, and the others go on.
     """
-    if found.state in ("new", "begun", "failed", "damaged") or how.force:
+    if found.state in ("new", "begun", "failed", "damaged") or options.force:
         try:
-            RunFolder.open(job.path, **job.settings(how.scale), start_over=how.force).close()
+            RunFolder.open(job.path, **job.settings(options.scale), start_over=options.force).close()
         except FolderInUse:  # in this very moment
-            if how.force:
+            if options.force:
                 raise
         except ValueError as error:
             if not job.path.is_dir():  # it cannot be made, and so none of them can
                 raise
             return Tracked(job, "failed", f"damaged: {error}")
-    if how.force:
+    if options.force:
         shutil.rmtree(job.path / BOARD, ignore_errors=True)
         found = Found("new")
     return tracked(job, found)
 
 
-def _announcement(title: str, how: Sweeping, runs: Sequence[Tracked], engine: Engine) -> str:
+def _announcement(title: str, options: SweepOptions, runs: Sequence[Tracked], engine: Engine) -> str:
     count = Counter(run.standing for run in runs)
     parts = [f"{len(runs)} run{'s' * (len(runs) > 1)}"]
-    if how.part != "1/1":
-        parts[0] += f" (part {how.part} of them)"
+    if options.shard != "1/1":
+        parts[0] += f" (shard {options.shard} of them)"
     named = {"finished": "finished already", "elsewhere": "in use elsewhere", "failed": "damaged"}
     parts += [f"{count[key]} {words}" for key, words in named.items() if count[key]]  # type: ignore[index]
     others = [
         f"\n{run.job.label}: {run.words}; waiting for that" for run in runs if run.standing == "elsewhere"
     ]
     others += [f"\n{run.job.label}: {run.words}" for run in runs if run.standing == "failed"]
-    threads = how.threads or 1
+    threads = options.threads or 1
     return (
-        f"{title}: scale {how.scale}, {', '.join(parts)}, on {engine.words}, "
-        f"{threads} thread{'s' * (threads > 1)} each, into {how.out}" + "".join(others)
+        f"{title}: scale {options.scale}, {', '.join(parts)}, on {engine.words}, "
+        f"{threads} thread{'s' * (threads > 1)} each, into {options.out}" + "".join(others)
     )

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from nap.lab.launch.how import Sweeping
 from nap.lab.launch.jobs import Job
+from nap.lab.launch.options import SweepOptions
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,18 @@ def gist(text: str) -> str:
 
 
 @contextlib.contextmanager
-def opened(how: Sweeping, jobs: int) -> Iterator[Engine]:
+def opened(options: SweepOptions, jobs: int) -> Iterator[Engine]:
     """The engine that was asked for; Ray and submitit are imported here at the earliest."""
-    if how.engine == "ray":
+    if options.engine == "ray":
         from nap.lab.launch.ray_engine import cluster
 
-        with cluster(how) as engine:
+        with cluster(options) as engine:
             yield engine
-    elif how.engine == "slurm":
+    elif options.engine == "slurm":
         from nap.lab.launch.slurm_engine import Slurm
 
-        yield Slurm(how)
+        yield Slurm(options)
     else:
         from nap.lab.launch.pool import Pool, slots_here
 
-        yield Pool(slots_here(how)[:jobs])
+        yield Pool(slots_here(options)[:jobs])

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.experiments.tasks import chosen, share
+from nap.lab.experiments.tasks import chosen, shard_slice
 from nap.lab.launch import own
-from nap.lab.launch.how import for_workers
+from nap.lab.launch.options import for_workers
 from nap.lab.options import Request
 
-WORKER = (sys.executable, "-P", "-m", "nap.lab.launch.worker")  # -P: nothing is imported from where it runs
+WORKER = (sys.executable, "-P", "-m", "nap.lab.cli.worker")  # -P: nothing is imported from where it runs
 MEANT = "NAP_SWEEP_RUN"  # in a worker's environment: the run that it is to find
 
 
@@ -52,15 +52,15 @@ class Job:
 def jobs(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str]) -> list[Job]:
     """A job for each run that was asked for; `settings` are the words that followed the names.
 
-    A worker is `nap run` with the same words and --part k/n, n being the number of all runs: that part
+    A worker is `nap run` with the same words and --shard k/n, n being the number of all runs: that shard
     is one run. So a manifest names a command that does the same by hand, wherever that is given.
     """
-    how = requests[0][1].how
-    whole = [(each, replace(request, how=replace(how, part="1/1"))) for each, request in requests]
+    options = requests[0][1].options
+    whole = [(each, replace(request, options=replace(options, shard="1/1"))) for each, request in requests]
     every = chosen(whole)
     names, passed_on = [request.name for _, request in requests], list(for_workers(settings))
-    threads = str(how.threads or 1)
-    same = ("--out", str(how.out.absolute()), "--threads", threads)
+    threads = str(options.threads or 1)
+    same = ("--out", str(options.out.absolute()), "--threads", threads)
     environment = {"OMP_NUM_THREADS": threads} | {
         key: value for key, value in os.environ.items() if key.startswith("NAP_")
     }
@@ -71,9 +71,9 @@ def jobs(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str]
             experiment=experiment,
             run=run,
             folder=folder,
-            command=(*WORKER, *names, *passed_on, *same, "--part", f"{n + 1}/{len(every)}"),
+            command=(*WORKER, *names, *passed_on, *same, "--shard", f"{n + 1}/{len(every)}"),
             environment=environment | {MEANT: f"{experiment.name} {run.name}"},
             where=Path.cwd(),
         )
-        for n, (folder, experiment, run) in list(enumerate(every))[share(how.part, len(every))]
+        for n, (folder, experiment, run) in list(enumerate(every))[shard_slice(options.shard, len(every))]
     ]

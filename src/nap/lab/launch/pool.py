@@ -13,8 +13,8 @@ import torch
 
 from nap.lab.launch import launch
 from nap.lab.launch.engine import End
-from nap.lab.launch.how import Sweeping
 from nap.lab.launch.jobs import Job
+from nap.lab.launch.options import SweepOptions
 from nap.lab.runner.machine import SIDE_BY_SIDE, cores
 
 GPU = "CUDA_VISIBLE_DEVICES"
@@ -68,40 +68,40 @@ class Seated:
         self.worker.wait()
 
 
-def slots_here(how: Sweeping) -> list[Slot]:
+def slots_here(options: SweepOptions) -> list[Slot]:
     """The slots of this machine."""
     visible: list[str] = []
-    if how.device != "cpu" and torch.cuda.is_available():
+    if options.device != "cpu" and torch.cuda.is_available():
         named = os.environ.get(GPU)
         visible = named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]
-    elif how.device == "cuda":
+    elif options.device == "cuda":
         raise ValueError("--device cuda: torch sees no CUDA device here; take --device cpu")
-    return slots(how, cores=cores(), visible=visible)
+    return slots(options, cores=cores(), visible=visible)
 
 
-def slots(how: Sweeping, *, cores: int, visible: Sequence[str]) -> list[Slot]:
+def slots(options: SweepOptions, *, cores: int, visible: Sequence[str]) -> list[Slot]:
     """A slot for each share of a GPU, or where there is none, for as many cores as a run has threads.
 
-    >>> slots(Sweeping(threads=2), cores=5, visible=[])
+    >>> slots(SweepOptions(threads=2), cores=5, visible=[])
     [{}, {}]
-    >>> [slot[GPU] for slot in slots(Sweeping(per_gpu=2, gpus=(0, 2)), cores=5, visible=["3", "5", "7"])]
+    >>> [slot[GPU] for slot in slots(SweepOptions(per_gpu=2, gpus=(0, 2)), cores=5, visible=["3", "5", "7"])]
     ['3', '7', '3', '7']
     """
     if not visible:
-        if how.gpus or how.per_gpu != 1:
+        if options.gpus or options.per_gpu != 1:
             raise ValueError("--gpus and --per-gpu: torch sees no GPU here, or --device cpu rules them out")
-        return [{}] * (how.workers or max(1, cores // (how.threads or 1)))
-    for number in how.gpus:
+        return [{}] * (options.workers or max(1, cores // (options.threads or 1)))
+    for number in options.gpus:
         if not 0 <= number < len(visible):
             raise ValueError(f"--gpus {number}: there are {len(visible)} GPUs here, counted from 0")
-    chosen = [visible[number] for number in how.gpus or range(len(visible))]
-    seats: list[Slot] = [{GPU: name} for _ in range(how.per_gpu) for name in chosen]
-    if how.workers > len(seats):
+    chosen = [visible[number] for number in options.gpus or range(len(visible))]
+    seats: list[Slot] = [{GPU: name} for _ in range(options.per_gpu) for name in chosen]
+    if options.workers > len(seats):
         raise ValueError(
-            f"--workers {how.workers}: {len(chosen)} GPUs with {how.per_gpu} runs each hold {len(seats)}; "
-            f"let more runs share a GPU with --per-gpu, or take --device cpu"
+            f"--workers {options.workers}: {len(chosen)} GPUs with {options.per_gpu} runs each "
+            f"hold {len(seats)}; let more runs share a GPU with --per-gpu, or take --device cpu"
         )
-    return seats[: how.workers or None]
+    return seats[: options.workers or None]
 
 
 def in_words(slots: Sequence[Slot]) -> str:

@@ -14,25 +14,29 @@ from ray.exceptions import RayError, TaskCancelledError
 from nap.lab.launch import launch
 from nap.lab.launch.answering import check_answers
 from nap.lab.launch.engine import End, gist
-from nap.lab.launch.how import Sweeping
 from nap.lab.launch.jobs import Job
+from nap.lab.launch.options import SweepOptions
 from nap.lab.runner.machine import SIDE_BY_SIDE
 
 
 class Cluster:
     """Tasks on a Ray cluster. Ray itself repeats none of them: that is for the driver to decide."""
 
-    def __init__(self, how: Sweeping):
+    def __init__(self, options: SweepOptions):
         resources = ray.cluster_resources()
         gpus = resources.get("GPU", 0.0)
-        if how.device == "cuda" and not gpus:
+        if options.device == "cuda" and not gpus:
             raise ValueError("--device cuda: this Ray cluster has no GPU; take --device cpu")
-        with_gpu = how.device != "cpu" and gpus > 0
-        self.workers, cores, share = how.workers, how.threads or 1, 1 / how.per_gpu if with_gpu else 0.0
+        with_gpu = options.device != "cpu" and gpus > 0
+        self.workers, cores, share = (
+            options.workers,
+            options.threads or 1,
+            1 / options.per_gpu if with_gpu else 0.0,
+        )
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         check_room(nodes, cores, share)
         most = side_by_side(nodes, cores, share)
-        self._shared = {SIDE_BY_SIDE: str(min(most, how.workers or most))}
+        self._shared = {SIDE_BY_SIDE: str(min(most, options.workers or most))}
         self.words = (
             f"Ray ({resources.get('CPU', 0):g} cores, {gpus:g} GPUs "
             f"on {len(nodes)} node{'s' * (len(nodes) > 1)})"
@@ -95,18 +99,18 @@ def side_by_side(nodes: Sequence[Mapping[str, float]], cores: int, gpus: float) 
 
 
 @contextlib.contextmanager
-def cluster(how: Sweeping) -> Iterator[Cluster]:
+def cluster(options: SweepOptions) -> Iterator[Cluster]:
     """The cluster at `how.address`, for as long as the block lasts."""
     try:
-        check_answers(how.address)
-        ray.init(address=how.address, log_to_driver=False, logging_level=logging.ERROR)
+        check_answers(options.address)
+        ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError, SystemExit) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"no Ray cluster at {how.address} ({reason}); start one with `ray start --head`, name another "
-            f"with --address, set RAY_AUTH_MODE=token where it asks for a token, or take --engine local"
+            f"no Ray cluster at {options.address} ({reason}); start one with `ray start --head`, name "
+            f"another with --address, set RAY_AUTH_MODE=token if it asks for one, or take --engine local"
         ) from error
     try:
-        yield Cluster(how)
+        yield Cluster(options)
     finally:
         ray.shutdown()

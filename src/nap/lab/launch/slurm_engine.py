@@ -13,8 +13,8 @@ import submitit
 
 from nap.lab.launch import launch
 from nap.lab.launch.engine import End, NotTaken, gist
-from nap.lab.launch.how import Sweeping
 from nap.lab.launch.jobs import Job
+from nap.lab.launch.options import SweepOptions
 
 FOLDER = "submitit"  # in the folder of results: what submitit writes for each job
 ASK_EVERY_SECONDS = 60.0  # SLURM's accounting; a job that ends by itself is seen at once
@@ -24,15 +24,15 @@ DAY_MINUTES = 24 * 60
 class Slurm:
     """Jobs that submitit hands to SLURM, or with cluster=local to processes of this machine."""
 
-    def __init__(self, how: Sweeping):
-        given, self._next_asked = parameters(how.slurm), 0.0
+    def __init__(self, options: SweepOptions):
+        given, self._next_asked = parameters(options.slurm), 0.0
         cluster = given.pop("cluster", "slurm")
-        self.workers, self.words = how.workers, "SLURM" if cluster == "slurm" else f"submitit ({cluster})"
-        defaults = {"name": "nap", "timeout_min": DAY_MINUTES, "cpus_per_task": how.threads or 1}
-        if how.device == "cuda":
+        self.workers, self.words = options.workers, "SLURM" if cluster == "slurm" else f"submitit ({cluster})"
+        defaults = {"name": "nap", "timeout_min": DAY_MINUTES, "cpus_per_task": options.threads or 1}
+        if options.device == "cuda":
             defaults["gpus_per_node"] = 1
         try:
-            self._executor = submitit.AutoExecutor(folder=_own_folder(how), cluster=cluster)
+            self._executor = submitit.AutoExecutor(folder=_own_folder(options), cluster=cluster)
             self._executor.update_parameters(**(defaults | given))
         except (RuntimeError, ValueError, NameError, AssertionError) as error:
             reason = " ".join(str(error).split())
@@ -78,9 +78,9 @@ class Queued:
         self.stop()  # SLURM kills what does not end
 
 
-def _own_folder(how: Sweeping) -> Path:
+def _own_folder(options: SweepOptions) -> Path:
     """A folder for this driver's jobs: the local executor names jobs by process, and those come again."""
-    return how.out.absolute() / FOLDER / f"{datetime.now():%Y-%m-%d-%H%M%S}-{os.getpid()}"
+    return options.out.absolute() / FOLDER / f"{datetime.now():%Y-%m-%d-%H%M%S}-{os.getpid()}"
 
 
 def parameters(words: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,77 +28,39 @@ from nap.lab.experiments.tuned import FILE_NAME, Sensitivity, Tuned, comparable,
 from nap.lab.files import write_json
 from nap.lab.launch.command import driven, exit_code
 from nap.lab.launch.found import look
-from nap.lab.launch.how import Sweeping
 from nap.lab.launch.jobs import Job, jobs
-from nap.lab.options import Request, groups
+from nap.lab.launch.options import TuneOptions
+from nap.lab.options import Request, grouped
 from nap.lab.runner.run import STOPPED
 from nap.lab.seeds import FIRST_TUNING_SEED
-
-EXAMPLES = """\
-examples:
-  nap tune {name}                                 each arm's learning rate, at the scale of a laptop
-  nap tune {name} --scale small --per-gpu 8       eight runs at a time on each GPU
-  nap tune {name} --rates 1e-3 3e-3 1e-2          other rates to start from
-  nap tune {name} --time-limit 1500               stop after 25 minutes; again to go on
-  nap tune {name} --conclude                      decide on what is finished by now
-  nap tune {name} --engine slurm --slurm slurm_partition=gpu timeout_min=600
-  nap run {name} --tuned results/{name}-demo-tuning/tuned.json    then: the result, at these rates"""
-
-
-@dataclass(frozen=True)
-class TuneOptions(Sweeping):
-    """How to tune, and where."""
-
-    command = "tune"
-    examples = EXAMPLES
-
-    tuning_seeds: int = 3
-    """Seeds for each rate, from 100 on; results use other seeds."""
-    rates: tuple[float, ...] = ()
-    """Learning rates to start from; those of the experiment unless some are named."""
-    extend: int = 6
-    """How many rates past the first ones may be tried for an arm."""
-    conclude: bool = False
-    """Begin no run: decide on those that are finished, for a search that was cut off."""
-
-    def check(self) -> None:
-        super().check()
-        if not 1 <= self.tuning_seeds <= 1_000:
-            raise ValueError(f"--tuning-seeds {self.tuning_seeds}: it must be at least 1, and at most 1,000")
-        if not 0 <= self.extend <= 1_000:
-            raise ValueError(f"--extend {self.extend}: it must be at least 0, and at most 1,000")
-        if self.rates and (len(set(self.rates)) < 2 or not all(0 < rate < math.inf for rate in self.rates)):
-            raise ValueError(f"--rates {' '.join(map(str, self.rates))}: name two or more, each above 0")
-        if self.part != "1/1":
-            raise ValueError("--part: a tuning decides on all its runs; leave it out")
 
 
 def tune(experiment: Experiment, request: Request, settings: Sequence[str]) -> int:
     """Find the rates, write them to a file and print them; the exit code."""
-    how, tuning = request.how, experiment.tuning
-    assert isinstance(how, TuneOptions)
-    how.check()
+    options, tuning = request.options, experiment.tuning
+    assert isinstance(options, TuneOptions)
+    options.check()
     if tuning is None:
         raise ValueError(
             f"{experiment.name}: learning rates are part of what it tests; there is nothing to tune"
         )
-    for key, *_ in groups(settings):
+    for key, *_ in grouped(settings):
         if key in ("--learning-rate", "--seeds", "--first-seed", "--tuned"):
             raise ValueError(f"{key}: nap tune sets it; leave it out (--rates, --tuning-seeds)")
     search = Search(experiment, request, settings, tuning)
-    grid = sorted(set(how.rates or tuning.rates))
+    grid = sorted(set(options.rates or tuning.rates))
     factor = grid[1] / grid[0]
-    if how.conclude:
-        return _conclude(search.results(), search.folder, how)
-    ends_at = math.inf if how.time_limit is None else time.monotonic() + how.time_limit
+    if options.conclude:
+        return _conclude(search.results(), search.folder, options)
+    ends_at = math.inf if options.time_limit is None else time.monotonic() + options.time_limit
     ask: dict[str, list[float]] = dict.fromkeys(search.groups, grid)
-    for step in range(how.extend + 1):
+    for step in range(options.extend + 1):
         todo = search.jobs(ask)
-        if how.dry_run:
+        if options.dry_run:
             print("\n".join(f"{job.label}: {look(job.path).state}" for job in todo))
             return 0
-        left = None if how.time_limit is None else max(ends_at - time.monotonic(), 1e-3)
-        runs = driven(f"tuning {experiment.name}", todo, replace(how, time_limit=left))
+        left = None if options.time_limit is None else max(ends_at - time.monotonic(), 1e-3)
+        runs = driven(f"tuning {experiment.name}", todo, replace(options, time_limit=left))
         found = search.results()
         write_json(search.folder / FILE_NAME, found.to_json() | {"finished": False})
         if exit_code(runs) == STOPPED:
@@ -109,22 +71,22 @@ def tune(experiment: Experiment, request: Request, settings: Sequence[str]) -> i
         ask = {
             name: [rate]
             for name, group in found.groups.items()
-            if step < how.extend and (rate := group.beyond(tuning, factor)) is not None
+            if step < options.extend and (rate := group.beyond(tuning, factor)) is not None
         }
         if not ask:
             break
         print(
             f"Best at an end of the grid, so more rates: {'; '.join(f'{k} {v[0]:g}' for k, v in ask.items())}"
         )
-    return _conclude(found, search.folder, how)
+    return _conclude(found, search.folder, options)
 
 
 class Search:
     """The runs of one tuning: which there are, and what came of them."""
 
     def __init__(self, experiment: Experiment, request: Request, settings: Sequence[str], tuning: Tuning):
-        self.experiment, self.tuning, self.how = experiment, tuning, request.how
-        self.seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + request.how.tuning_seeds)  # type: ignore[attr-defined]
+        self.experiment, self.tuning, self.options = experiment, tuning, request.options
+        self.seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + request.options.tuning_seeds)  # type: ignore[attr-defined]
         changes = {"first_seed": self.seeds[0], "seeds": len(self.seeds), **tuning.changes}
         self.config = replace(request.config, **changes)
         self._request = request
@@ -141,7 +103,7 @@ class Search:
 
     @property
     def folder(self) -> Path:
-        plain = home(self.experiment, self._request.how)
+        plain = home(self.experiment, self._request.options)
         return plain.with_name(f"{plain.name}-tuning")
 
     def jobs(self, ask: Mapping[str, Sequence[float]]) -> list[Job]:
@@ -173,12 +135,12 @@ class Search:
             name: Sensitivity(on_shared_seeds(of, self.seeds), self.configs[name])
             for name, of in found.items()
         }
-        about = self.experiment.name, self.how.scale
+        about = self.experiment.name, self.options.scale
         return Tuned(*about, self.tuning, list(self.seeds), groups, self.labels)
 
     def _at(self, rate: float) -> list[Job]:
-        how = replace(self.how, out=self.folder / f"lr-{rate:g}")
-        request = replace(self._request, how=how, config=replace(self.config, learning_rate=rate))
+        options = replace(self.options, out=self.folder / f"lr-{rate:g}")
+        request = replace(self._request, options=options, config=replace(self.config, learning_rate=rate))
         return jobs([(self.experiment, request)], [*self._words, "--learning-rate", f"{rate:g}"])
 
     def _scores(self, written: Sequence[rows.Row], job: Job) -> dict[int, float | None]:
@@ -220,7 +182,7 @@ def _words(changes: Mapping[str, Any]) -> list[str]:
     return [word for key, value in changes.items() for word in (f"--{key.replace('_', '-')}", str(value))]
 
 
-def _conclude(found: Tuned, folder: Path, how: TuneOptions) -> int:
+def _conclude(found: Tuned, folder: Path, options: TuneOptions) -> int:
     """Print the table and write the file; 1 where an arm has no rate, or its best lies at an end."""
     Console().print(table(found))
     unmeasured = [name for name, group in found.groups.items() if not group.results]
@@ -241,7 +203,9 @@ def _conclude(found: Tuned, folder: Path, how: TuneOptions) -> int:
         print(f"Some arms are decided on {min(fewer)} of {len(found.seeds)} seeds: the search was cut off")
     edges = [name for name, group in found.groups.items() if group.beyond(found.tuning, 2.0) is not None]
     if edges:
-        print(f"The best rate is at an end of the grid for {', '.join(edges)}; raise --extend {how.extend}")
+        print(
+            f"The best rate is at an end of the grid for {', '.join(edges)}; raise --extend {options.extend}"
+        )
     return int(bool(edges))
 
 

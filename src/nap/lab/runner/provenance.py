@@ -47,7 +47,7 @@ def source_of(package: Path) -> Source:
 def command() -> list[str]:
     """The words that started this process, with the program by its name."""
     program = Path(sys.argv[0])
-    return ["nap" if program.name in ("__main__.py", "cli.py") else program.name, *sys.argv[1:]]
+    return ["nap" if program.name == "__main__.py" else program.name, *sys.argv[1:]]
 
 
 def versions() -> dict[str, str]:

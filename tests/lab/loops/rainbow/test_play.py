@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from nap.lab.cli import main
+from nap.lab.cli.main import main
 from nap.lab.experiments.play import agent_of, play
 from nap.lab.loops.rainbow.film import episode, picture, small
 from nap.lab.loops.rainbow.run import RainbowRun

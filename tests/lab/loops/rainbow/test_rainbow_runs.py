@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from nap.lab.cli import main
+from nap.lab.cli.main import main
 from nap.lab.experiments import experiments
 from nap.lab.loops.rainbow.run import RainbowRun
 from nap.lab.loops.rainbow.settings import Changes

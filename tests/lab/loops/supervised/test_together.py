@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 from gpu import CUDA, DEVICE
-from nap.lab.cli import main
+from nap.lab.cli.main import main
 from nap.lab.experiments.table1_cifar.config import DEMO
 from nap.lab.experiments.table1_cifar.runs import runs
 from nap.lab.loops.common.work import NetworkRun

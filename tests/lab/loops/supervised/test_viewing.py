@@ -17,7 +17,7 @@ from PIL import Image
 from torch import nn
 
 from nap.lab import rows as row_files
-from nap.lab.cli import main
+from nap.lab.cli.main import main
 from nap.lab.datasets.image_files import BrokenImage, load_image_folders
 from nap.lab.experiments.table1_imagenet import EXPERIMENT, PAPER
 from nap.lab.loops.common import work as common_work

