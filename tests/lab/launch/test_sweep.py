@@ -69,7 +69,7 @@ def test_a_part_of_a_sweep_has_the_same_jobs_as_the_whole() -> None:
 
 def test_several_experiments_that_share_runs_share_jobs() -> None:
     found = asked("fig4 stats walk --seeds 3")
-    assert len(found) == len({job.folder for job in found}) == 16
+    assert len(found) == len({job.folder for job in found}) == 17
     assert found[-1].label == "walk walks"
     assert found[-1].command[4:7] == ("fig4", "stats", "walk")
     assert found[-1].command[-1] == "16/16"
