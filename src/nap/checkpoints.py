@@ -178,7 +178,20 @@ def rebuild_(model: nn.Module, plans: Mapping[str, str]) -> None:
                 f"the file has norms for {name}, and this {type(model).__name__} has no such part; "
                 "make the model as it was made for the run that was saved"
             ) from error
-        normalize_(part, Plan.from_json(plans[name]))
+        plan = Plan.from_json(plans[name])
+        _give_zeros_(part, plan)
+        normalize_(part, plan)
+
+
+def _give_zeros_(model: nn.Module, plan: Plan) -> None:
+    """Memory for biases that stay zero, on a meta device too: there `normalize_` asks for their values."""
+    for placement in plan.placements:
+        for path in placement.zero:
+            owner, _, leaf = path.rpartition(".")
+            module = model.get_submodule(placement.module).get_submodule(owner)
+            bias = module.get_parameter(leaf)
+            if bias.is_meta:
+                module.register_parameter(leaf, nn.Parameter(torch.zeros_like(bias, device="cpu")))
 
 
 def check_keys(model: nn.Module, state: Mapping[str, Any], of: str) -> None:

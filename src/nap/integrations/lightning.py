@@ -1,7 +1,8 @@
-"""PyTorch Lightning: `Trainer(callbacks=[NaPCallback()])`."""
+"""PyTorch Lightning: `Trainer(callbacks=[NaPCallback()])`, and `load_from_checkpoint` of what it wrote."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,12 +11,14 @@ try:
 except ModuleNotFoundError:  # the same library under its other name
     from pytorch_lightning import Callback  # type: ignore[assignment]
 
+from nap.checkpoints import plans_of, rebuild_
 from nap.conversion.normalize import normalize_, plan
 from nap.integrations.late import LateProjector, is_converted
 from nap.integrations.monitor import Monitor
 from nap.projection.project import Projector
 from nap.weights import Role
 
+PLANS = "nap_plans"  # the key of a checkpoint
 
 class NaPCallback(Callback):
     """Both steps of NaP in a Lightning run: norms before the optimizers are made, projection after each step.
@@ -51,6 +54,9 @@ class NaPCallback(Callback):
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._late.stop()
 
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        checkpoint[PLANS] = plans_of(pl_module)
+
     def state_dict(self) -> dict[str, Any]:
         return self._late.state_dict()
 
@@ -74,6 +80,32 @@ def _convert_(module: Any, options: dict[str, Any]) -> None:
             "they need is not known; call nap.normalize_ in __init__, on each part with inputs of its own"
         )
     normalize_(module, found)
+
+
+def load_from_checkpoint(kind: Any, path: str | os.PathLike[str], **options: Any) -> Any:
+    """`kind.load_from_checkpoint` of what a Trainer with `NaPCallback` wrote: its norms are rebuilt.
+
+    A module that converts itself in `__init__` or `configure_model` does as well without this.
+
+    Args:
+        kind: a LightningModule class.
+        options: those of `kind.load_from_checkpoint`, such as `map_location` or arguments of `__init__`.
+    """
+
+    def on_load_checkpoint(self: Any, checkpoint: dict[str, Any]) -> None:
+        if not checkpoint.get(PLANS):
+            raise ValueError(
+                f"{path} has no plan of nap: it was written without NaPCallback, or from a module without "
+                f"layers of nap. Of one without them: {kind.__name__}.load_from_checkpoint, then "
+                "nap.normalize_. Of one with them: call nap.normalize_ in its __init__, as it was called then"
+            )
+        rebuild_(self, checkpoint[PLANS])
+        kind.on_load_checkpoint(self, checkpoint)
+
+    loaded = type(kind.__name__, (kind,), {"on_load_checkpoint": on_load_checkpoint})
+    module = loaded.load_from_checkpoint(path, **options)  # type: ignore[attr-defined]
+    module.__class__ = kind
+    return module
 
 
 class MonitorCallback(Callback):
