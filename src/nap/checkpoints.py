@@ -19,7 +19,7 @@ from nap.norms.gain import GAIN
 from nap.norms.norm import CHILD, PRODUCTS
 from nap.projection.names import bare_names, shortened
 from nap.projection.project import Projector
-from nap.projection.updates import unwrapped
+from nap.projection.updates import inner_optimizers
 from nap.sharded import sharded_parts
 from nap.weights import PLAN_ATTRIBUTE
 
@@ -91,13 +91,13 @@ class Checkpoint:
 
     def resume(self, *optimizers: Any) -> Projector | None:
         """Load the state of these optimizers, built from the loaded model, and attach the projector."""
-        if len(optimizers) != len(self.optimizers):
+        inner = inner_optimizers(*optimizers)
+        if len(inner) != len(self.optimizers):
             raise ValueError(
                 f"the file holds {len(self.optimizers)} optimizer(s), and resume was handed "
-                f"{len(optimizers)}; hand over as many as nap.save was, in the same order"
+                f"{len(inner)}; hand over as many as nap.save was, in the same order"
             )
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        inner = [unwrapped(optimizer) for optimizer in optimizers]
         for optimizer, saved in zip(inner, self.optimizers, strict=True):
             if (held := _held(optimizer, names)) != saved["parameters"]:
                 raise ValueError(
@@ -107,7 +107,7 @@ class Checkpoint:
                 )
         for optimizer, saved in zip(inner, self.optimizers, strict=True):
             optimizer.load_state_dict(saved["state"])
-        return self.projector and self.projector.attach(*inner)
+        return self.projector and self.projector.attach(*optimizers)
 
 
 def load(path: str | os.PathLike[str], model: nn.Module, *, map_location: Any = "cpu") -> Checkpoint:
@@ -213,7 +213,7 @@ def check_keys(model: nn.Module, state: Mapping[str, Any], of: str) -> None:
 
 def _listed(optimizer: Any) -> list[Any]:
     many = optimizer if isinstance(optimizer, (list, tuple)) else [] if optimizer is None else [optimizer]
-    return [unwrapped(one) for one in many]
+    return inner_optimizers(*many)
 
 
 def _held(optimizer: Any, names: Mapping[int, str]) -> list[list[str]]:

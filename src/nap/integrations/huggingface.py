@@ -94,8 +94,8 @@ def from_pretrained(kind: Any, folder: str | os.PathLike[str], **options: Any) -
         raise ValueError(
             f"the config in {folder} has no plan of nap, so it was written without nap's save_pretrained and "
             f"NaPCallback. Of a model without layers of nap: {kind.__name__}.from_pretrained, then "
-            "nap.normalize_. Of one with them: build the model from its config, call nap.normalize_ as it was "
-            "called then, and load the state"
+            "nap.normalize_. Of one with them: build the model from its config, call nap.normalize_ as was "
+            "done then, and load the state"
         )
     if not issubclass(kind, PreTrainedModel):
         with torch.device("meta"):
@@ -107,7 +107,8 @@ def from_pretrained(kind: Any, folder: str | os.PathLike[str], **options: Any) -
         rebuild_(self, plans)
         frozen.extend(name for name, parameter in self.named_parameters() if not parameter.requires_grad)
 
-    loaded = type(kind.__name__, (kind,), {"__init__": init}).from_pretrained(folder, config=config, **options)
+    rebuilt: Any = type(kind.__name__, (kind,), {"__init__": init})
+    loaded = rebuilt.from_pretrained(folder, config=config, **options)
     model = loaded[0] if isinstance(loaded, tuple) else loaded  # with output_loading_info=True
     model.__class__ = kind
     for name in frozen:

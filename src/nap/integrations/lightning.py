@@ -20,6 +20,7 @@ from nap.weights import Role
 
 PLANS = "nap_plans"  # the key of a checkpoint
 
+
 class NaPCallback(Callback):
     """Both steps of NaP in a Lightning run: norms before the optimizers are made, projection after each step.
 
@@ -102,8 +103,8 @@ def load_from_checkpoint(kind: Any, path: str | os.PathLike[str], **options: Any
         rebuild_(self, checkpoint[PLANS])
         kind.on_load_checkpoint(self, checkpoint)
 
-    loaded = type(kind.__name__, (kind,), {"on_load_checkpoint": on_load_checkpoint})
-    module = loaded.load_from_checkpoint(path, **options)  # type: ignore[attr-defined]
+    rebuilt: Any = type(kind.__name__, (kind,), {"on_load_checkpoint": on_load_checkpoint})
+    module = rebuilt.load_from_checkpoint(path, **options)
     module.__class__ = kind
     return module
 

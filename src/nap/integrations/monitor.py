@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from nap.diagnostics.recorder import Recorder
-from nap.projection.updates import unwrapped
-from nap.rates.learning_rate import Update, effective_learning_rates, update_of
+from nap.projection.refusals import held_by
+from nap.projection.updates import followed, inner_optimizers
+from nap.rates.learning_rate import Update, effective_learning_rates, matrix_like, update_of
 from nap.sharded import resharded
 
 Log = Callable[[dict[str, float]], None]
@@ -63,7 +64,9 @@ class Monitor:
 
     def attach(self, *optimizers: Any) -> Self:
         """Measure once, so that a wrong probe is an error now, and from here on follow the optimizers."""
-        self._optimizers = [unwrapped(optimizer) for optimizer in optimizers]
+        inner, weights = inner_optimizers(*optimizers), matrix_like(self._model)
+        matrices = {id(self._model.get_parameter(name)) for name in weights}
+        self._optimizers = [one for one in inner if matrices & held_by(one)] or inner
         if self._update is None:
             for optimizer in self._optimizers:
                 update_of(optimizer)
@@ -71,7 +74,7 @@ class Monitor:
         after = torch.compiler.disable(
             self._after_step
         )  # it counts: a compiled step would be made anew each time
-        self._hook = self._optimizers[0].register_step_post_hook(after)
+        self._hook = followed(optimizers[0])[0].register_step_post_hook(after)
         return self
 
     def detach(self) -> None:

@@ -34,7 +34,7 @@ from nap.projection.plan import (
 from nap.projection.policies import Choice, Policies
 from nap.projection.resuming import comparable, settings_of, taken_over
 from nap.projection.sphere import project_tensors_
-from nap.projection.updates import AfterStep, by_count, hooks_on
+from nap.projection.updates import AfterStep, by_count, hooks_on, inner_optimizers
 from nap.sharded import reshard_, sharded_parts
 from nap.weights import weight_groups
 
@@ -282,7 +282,7 @@ class Projector:
         self._hooks += new
         self._is_used()
         projected = self._trainable(self.plan.names("project"))
-        warn_at_attach(self._model, projected, [hook.optimizer for hook in new])
+        warn_at_attach(self._model, projected, inner_optimizers(*(hook.optimizer for hook in new)))
         return self
 
     def param_groups(self, *, weight_decay: float, **options: Any) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -26,20 +27,53 @@ def was_real(optimizer: Any) -> bool | Tensor:
     return True if found_inf is None else found_inf == 0
 
 
-def unwrapped(optimizer: Any) -> Any:
-    """The torch optimizer inside of wrappers such as accelerate's AcceleratedOptimizer."""
+def followed(optimizer: Any) -> list[Any]:
+    """The torch optimizers whose steps are this object's: inside of wrappers, and of containers.
+
+    A container that is itself a torch optimizer, as torchtitan's is, is followed as a whole.
+    """
+    if hasattr(optimizer, "_optimizer_step_post_hooks"):
+        return [optimizer]
     if optimizer is None:
         way = "attach once it is there; nap.integrations has callbacks for trainers that make it late"
         refuse([], "the optimizer is None, so it has not been made yet", way)
-    inner = optimizer
-    while not hasattr(inner, "_optimizer_step_post_hooks"):
-        if not hasattr(inner, "optimizer"):
-            raise ValueError(
-                f"{type(optimizer).__name__} is no torch.optim.Optimizer and has none as .optimizer; "
-                "call projector.project_() after each update instead"
-            )
-        inner = inner.optimizer
-    return inner
+    if parts := _parts(optimizer):
+        return [one for part in parts for one in followed(part)]
+    if hasattr(optimizer, "optimizer"):
+        return followed(optimizer.optimizer)
+    raise ValueError(
+        f"{type(optimizer).__name__} is no torch.optim.Optimizer and has none as .optimizer or .optimizers; "
+        "call projector.project_() after each update instead"
+    )
+
+
+def inner_optimizers(*optimizers: Any) -> list[Any]:
+    """The torch optimizers that hold rates and moments: those of `followed`, and those inside of them.
+
+    >>> one, other = torch.optim.SGD([torch.zeros(1)], 0.1), torch.optim.Adam([torch.zeros(1)])
+    >>> container = type("Container", (), {"optimizers": [one, other]})()
+    >>> inner_optimizers(container) == [one, other]
+    True
+    """
+    whole = [one for optimizer in optimizers for one in followed(optimizer)]
+    return [part for one in whole for part in (inner_optimizers(*_parts(one)) or [one])]
+
+
+def _parts(container: Any) -> list[Any]:
+    parts = getattr(container, "optimizers", ())
+    if callable(parts) or not parts:
+        return []
+    return list(parts.values() if isinstance(parts, Mapping) else parts)
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """The one torch optimizer inside of wrappers such as accelerate's AcceleratedOptimizer."""
+    one, *others = followed(optimizer)
+    if others:
+        raise ValueError(
+            f"{type(optimizer).__name__} holds {1 + len(others)} optimizers; attach to one of its .optimizers"
+        )
+    return one
 
 
 def by_count(names: Iterable[str], counts: Mapping[str, int | Tensor]) -> list[list[str]]:
@@ -111,7 +145,7 @@ def _held(optimizer: Any) -> list[int]:
 def hooks_on(optimizers: Iterable[Any], find: Find, follow: Follow) -> list[AfterStep]:
     """A hook for each of these optimizers, not attached yet; `find` gives the names that one holds."""
     hooks: list[AfterStep] = []
-    for optimizer in map(unwrapped, optimizers):
+    for optimizer in chain.from_iterable(map(followed, optimizers)):
         kind, present = type(optimizer).__name__, optimizer._optimizer_step_post_hooks.values()
         if any(isinstance(h, AfterStep) for h in present) or any(h.optimizer is optimizer for h in hooks):
             raise ValueError(f"this {kind} has a Projector already; call detach() on that one first")
