@@ -55,6 +55,9 @@ def test_a_panel_for_each_game_and_the_inside_folded() -> None:
     assert [panel.title for panel in scores.panels] == ["Pong", "Boxing"]
     assert list(scores.legend) == list(FOUR)
     assert all(figure.folded for figure in inside)
+    (layers,) = [figure for figure in inside if figure.name.startswith("layers")]
+    assert [panel.title for panel in layers.panels] == ["Norm, x"]  # no norm follows it: it has no rate
+    assert list(layers.legend) == ["NaP"]
     assert fig3.missing(suite(FOUR[:3])) == ["Pong: NaP + schedule", "Boxing: NaP + schedule"]
 
 

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 
 from nap.lab import aliases
+from nap.lab.files import write_json
 from nap.lab.loops.rainbow.film import episode, picture, small
 from nap.lab.loops.rainbow.settings import Agent, AgentRun, Changes
 from nap.lab.loops.rainbow.variants import Variant
+from nap.lab.report import films
 from nap.lab.runner.checkpoint import load_latest
 
 SECONDS = 0.06  # that a frame is shown
@@ -21,6 +23,9 @@ SECONDS = 0.06  # that a frame is shown
 
 def play(folder: Path, *, game: str = "", steps: int = 500, seed: int = 0) -> list[tuple[Path, float]]:
     """Write before.gif and after.gif into the run's folder; each with the score of what it shows.
+
+    A list of them goes beside, from which the report embeds them. Of several agents that are one run, the
+    first plays.
 
     Args:
         game: of a sequence, the one to play; the first unless named.
@@ -36,19 +41,21 @@ def play(folder: Path, *, game: str = "", steps: int = 500, seed: int = 0) -> li
         raise ValueError(f"no checkpoint in {folder}: the run has not got far enough")
     for note in notes:
         print(note)
+    learners = [one["learner"] for one in state["work"].get("agents", [state["work"]])]
     run = small(what)
-    made = []
+    made, listed = [], []
     for name in ("before", "after"):
         if name == "after":
             with torch.no_grad():
                 for key, parameter in run.learner.online.named_parameters():
-                    parameter.copy_(state["work"]["learner"]["online"][key])
-        frames, score = episode(
-            run.learner, game or what.games[0], full_actions=what.full_actions, seed=seed, steps=steps
-        )
+                    parameter.copy_(learners[0]["online"][key])
+        game = game or what.games[0]
+        frames, score = episode(run.learner, game, full_actions=what.full_actions, seed=seed, steps=steps)
         file = folder / f"{name}.gif"
         write_gif(file, [picture(frame) for frame in frames])
         made.append((file, score))
+        listed.append({"file": file.name, "game": game, "when": name, "score": score})
+    write_json(folder / films.FILE_NAME, listed)
     return made
 
 

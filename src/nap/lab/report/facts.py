@@ -35,6 +35,7 @@ class RunFacts:
     problems: tuple[str, ...]
     unfinished: str  # how it stands, in words; empty where it is finished
     verified: bool = False  # its rows have the checksum that its manifest notes
+    folder: Path = Path()
 
     @property
     def seconds(self) -> float:
@@ -128,6 +129,7 @@ def read_run(home: Path) -> RunFacts:
         problems=tuple(problems),
         unfinished=unfinished,
         verified=run.verified,
+        folder=home,
     )
 
 

@@ -100,6 +100,9 @@ figcaption { color: var(--quiet); font-size: .88rem; margin-top: .5rem; max-widt
 .panel .note { font-size: .78rem; color: var(--quiet); margin: .1rem 0 0; }
 .panel.empty { border: 1px dashed var(--line); border-radius: 6px; padding: .8rem 1rem; min-height: 7rem;
   font-size: .85rem; color: var(--quiet); }
+.films { display: flex; flex-wrap: wrap; gap: .4rem 1.2rem; }
+.films figure { margin: 0; max-width: 12rem; }
+.films img { display: block; image-rendering: pixelated; border: 1px solid var(--line); }
 .scroll { overflow-x: auto; margin: .4rem 0 1rem; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: .4rem 1rem .4rem 0;

@@ -11,6 +11,7 @@ from nap.lab.experiments import MODULES, readers
 from nap.lab.experiments.experiment import Experiment
 from nap.lab.report.draw import figure_html
 from nap.lab.report.facts import Group, facts_html, problems_html, run_again
+from nap.lab.report.films import films_html
 from nap.lab.report.markup import CSS, Html, element, join, table
 from nap.lab.report.panels import Figure
 from nap.lab.report.sensitivity import Tuning, section
@@ -173,6 +174,7 @@ def part_html(part: Part) -> Html:
         _source(part),
         None if part.shares_runs else problems_html(group),
         *drawn,
+        None if part.shares_runs else films_html((run.name, run.folder) for run in group.runs),
         _problem("Not judged", part.trouble) if part.trouble else None,
         claims_table(part.results) if part.results else None,
         None if part.shares_runs else facts_html(group),

@@ -15,7 +15,10 @@ from nap.lab.cli.main import main
 from nap.lab.experiments.play import agent_of, play
 from nap.lab.loops.rainbow.film import episode, picture, small
 from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.stacked.run import StackedRun
 from nap.lab.loops.rainbow.variants import NAP
+from nap.lab.report import command as report
+from nap.lab.report.films import films_of
 from nap.lab.runner import RunFolder, run_work
 from tiny_agents import CPU, agent
 
@@ -66,6 +69,32 @@ def test_of_a_sequence_any_game_can_be_played(made: Callable[..., tuple[Path, Ra
     assert [file.name for file, _ in both[1]] == ["before.gif", "after.gif"]
     with pytest.raises(ValueError, match="has played catch, catch-mirrored, not 'pong'"):
         play(folder, game="pong")
+
+
+def test_of_several_agents_in_one_run_the_first_plays(tmp_path: Path) -> None:
+    what = replace(agent(JOINT).what, seeds_per_run=2)
+    work = StackedRun(what.agents(), CPU)
+    about = {"experiment": "fig3", "scale": "demo", "run": "run", "config": what}
+    with RunFolder.open(tmp_path / "run", **about) as home:  # type: ignore[arg-type]
+        run_work(work, home, device=CPU)
+    _, (_, score) = play(tmp_path / "run", steps=40, seed=3)
+    first = work.runs[0].learner
+    assert score == episode(first, "catch", full_actions=False, seed=3, steps=40)[1]
+
+
+def test_the_report_embeds_the_films(made: Callable[..., tuple[Path, RainbowRun]]) -> None:
+    folder, _ = made()
+    assert films_of(folder) == []
+    (_, before), (_, after) = play(folder, steps=40)
+    assert [film.words for film in films_of(folder)] == [
+        f"catch, {when} training: score {score:g}" for when, score in (("before", before), ("after", after))
+    ]
+    page = report(folder.parent).read_text("utf-8")
+    assert page.count("data:image/gif;base64,R0lGOD") == 2
+    (folder / "after.gif").unlink()
+    assert [film.file.name for film in films_of(folder)] == ["before.gif"]
+    (folder / "films.json").write_text("[{]")
+    assert films_of(folder) == []
 
 
 def test_what_is_no_agent_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,23 +8,19 @@ from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
 from nap.lab.claims.effects import CONSTANT, FALLS, GROWS, every, ratio
 from nap.lab.claims.samples import Samples, together
 from nap.lab.experiments.common.rainbow.claims import LAYER_NORM, NAP, games_of, moved
+from nap.lab.experiments.common.rainbow.layers import whole_layers
 from nap.lab.experiments.fig3 import claims as fig3
 from nap.lab.experiments.fig5_suite import claims as fig5_suite
 from nap.lab.rows import Rows
 
-TOGETHER = {"norm": "joint_norm", "effective_rate": "joint_rate"}  # of a noisy layer's means and noise
-
 
 def layer_rows(samples: Samples, arm: str) -> Rows:
-    """Rows of the layers that a norm follows; a noisy layer is one, under the name of its means."""
-    rows = [row for row in samples.select(kind="layer", arm=arm) if row.get("effective_rate") is not None]
-    if not rows:
+    """Rows of the layers that a norm follows."""
+    rows = whole_layers(samples.select(kind="layer", arm=arm))
+    followed = Rows(row for row in rows if row.get("effective_rate") is not None)
+    if not followed:
         raise NotEnough(f"there are no rows of layers of arm “{arm}” that a norm follows")
-    return Rows(
-        row | {name: row[joint] for name, joint in TOGETHER.items() if joint in row}
-        for row in rows
-        if "noise_of" not in row
-    )
+    return followed
 
 
 def by_layer(samples: Samples, metric: str, arm: str, needs: Region) -> Evidence:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
+from nap.lab.experiments.common.rainbow.layers import whole_layers
 from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW
 from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel
 from nap.lab.report.style import BLUE, GREEN, ORANGE, VERMILION, Look
@@ -25,6 +27,11 @@ INSIDE = (
     Measure("feature_rank", "Feature rank"),
 )
 SCORES = "Score: points of the episodes that ended since the last point, mean."
+LAYER = (Measure("norm", "Norm"), Measure("effective_rate", "Effective rate"))
+LAYERS = (
+    "For each layer the norm of its weights, and the effective rate where a norm follows it. A noisy layer's "
+    "means and noise count together."
+)
 STATISTICS = (
     "Effective rate: geometric mean over the weights that a norm follows. Units and rank: of the hidden "
     "layers of both streams, on 256 states from the replay."
@@ -32,8 +39,8 @@ STATISTICS = (
 
 
 def scores(rows: Rows, looks: Mapping[str, Look]) -> list[Figure]:
-    """Scores of every game, then for each game what goes on inside."""
-    rows = rows.where(kind=None)
+    """Scores of every game, then for each game what goes on inside, as a whole and layer by layer."""
+    of_layers, rows = rows, rows.where(kind=None)
     games = rows.unique("game")
     panels = [
         panel(rows.where(game=game), SCORE, arms_of(rows, looks), x="frames", title=words(game))
@@ -42,12 +49,13 @@ def scores(rows: Rows, looks: Mapping[str, Look]) -> list[Figure]:
     made = [Figure("scores", panels, columns=_columns(games), caption=SCORES)]
     for number, game in enumerate(games):
         made.append(_inside(rows.where(game=game), looks, f"inside-{number}", words(game)))
+        made += _layers(of_layers.where(game=game), looks, f"layers-{number}", words(game))
     return made
 
 
 def visits(rows: Rows, looks: Mapping[str, Look]) -> list[Figure]:
     """Scores on the last visit to each game, fresh agents dotted; all visits, one after another, below."""
-    rows = rows.where(kind=None)
+    of_layers, rows = rows, rows.where(kind=None)
     games = rows.unique("game")
     last = max(rows.unique("cycle"), default=1)
     panels = []
@@ -61,10 +69,12 @@ def visits(rows: Rows, looks: Mapping[str, Look]) -> list[Figure]:
         )
         one = panel(shown, SCORE, arms_of(rows, looks), x="frames_in_game", title=words(game))
         panels.append(replace(one, x_label="frames of this visit"))
-    whole = Rows(row for row in rows if not _fresh(row))
+    whole = Rows(row for row in of_layers if not _fresh(row))
     caption = f"Dotted: a freshly initialised agent on that game alone. {SCORES}"
     made = [Figure("visits", panels, columns=_columns(games), title=f"Visit number {last}", caption=caption)]
-    return [*made, _inside(whole, looks, "inside", "all games in sequence")]
+    title = "all games in sequence"
+    made.append(_inside(whole.where(kind=None), looks, "inside", title))
+    return [*made, *_layers(whole, looks, "layers", title)]
 
 
 def lacking_by_game(rows: Rows, arms: Iterable[str]) -> list[str]:
@@ -85,6 +95,20 @@ def _inside(rows: Rows, looks: Mapping[str, Look], name: str, title: str) -> Fig
     panels = [panel(rows, measure, arms_of(rows, looks), x="frames") for measure in INSIDE]
     title = f"Inside the networks: {title}"
     return Figure(name, panels, columns=4, title=title, caption=STATISTICS, folded=True)
+
+
+def _layers(rows: Rows, looks: Mapping[str, Look], name: str, title: str) -> list[Figure]:
+    """Norm and effective rate of each layer, a panel each; nothing where no row is of a layer."""
+    whole = whole_layers(rows)
+    panels = []
+    for measure, layer in product(LAYER, sorted(whole.unique("layer"))):
+        of = Rows(row for row in whole.where(layer=layer) if row.get(measure.key) is not None)
+        if of:
+            title_of = f"{measure.words}, {layer.removesuffix('.weight')}"
+            panels.append(panel(of, measure, arms_of(of, looks), x="frames", title=title_of))
+    if not panels:
+        return []
+    return [Figure(name, panels, columns=4, title=f"Layer by layer: {title}", caption=LAYERS, folded=True)]
 
 
 def _fresh(row: Mapping[str, Any]) -> bool:
