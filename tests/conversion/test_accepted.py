@@ -15,7 +15,8 @@ X = torch.linspace(-2, 2, 24).sin().reshape(3, 8)
 
 
 def unseen_swish(x: Tensor) -> Tensor:
-    return torch.func.vmap(lambda row: row * torch.sigmoid(row))(x)
+    with torch._C.DisableTorchFunction():  # as compiled extensions do
+        return x * torch.sigmoid(x)
 
 
 class Parts(nn.Module):

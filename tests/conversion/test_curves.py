@@ -84,6 +84,8 @@ WHOLE = {
     "norm after it": (lambda h: F.layer_norm(pairs(h).amax(-1), (8,)), 16, 8),
     "norm after a square": (lambda h: F.layer_norm(h * h, (8,)), 8, 8),
     "lerp": (lambda h: torch.lerp(h, h.flip(-1), h), 8, 8),
+    "logarithm": (lambda h: (h.abs() + 1).log(), 8, 8),
+    "logarithm of a square": (lambda h: (h * h + 0.1).log(), 8, 8),
     "addcmul": (lambda h: torch.addcmul(h, h, h), 8, 8),
 }  # fmt: skip
 

@@ -21,6 +21,28 @@ def test_vectors_of_attention_are_no_biases():
         nap.verify(model, args, kwargs)
 
 
+def test_a_plan_names_what_stays_unnormalised():
+    model, args, kwargs = unfamiliar_graphs.FAMILY[0].build()
+    plan = nap.plan(model, args, kwargs)
+    rough = {row.name for row in plan.weights.values() if row.role is nap.Role.UNNORMALISED}
+    assert rough
+    assert rough <= {note.name for note in plan.left_alone}
+
+
+def test_scores_of_one_feature_that_a_layer_makes_of_another_layers_result_are_left_alone():
+    def attend(net, x):
+        h = net.layer(x)
+        scores = nn.functional.leaky_relu(h @ net.source + (h @ net.target).T)
+        return net.head(nn.functional.elu(scores.softmax(-1) @ h))
+
+    vectors = {name: nn.Parameter(torch.randn(5, 1)) for name in ("source", "target")}
+    model = Written(attend, layer=nn.Linear(6, 5), head=nn.Linear(5, 2), **vectors)
+    plan = nap.normalize_(model, X)
+    assert [p.module for p in plan.placements] == ["layer"]
+    assert {note.name for note in plan.left_alone} == {"source", "target"}
+    nap.verify(model, X)
+
+
 @pytest.mark.parametrize(
     ("forward", "shape", "role"),
     [

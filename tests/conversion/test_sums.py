@@ -322,7 +322,7 @@ def test_one_number_alone_is_left_as_it_is():
     model.one, model.two, model.head = nn.Linear(4, 1), nn.Linear(4, 1), nn.Linear(1, 3)
     plan = nap.normalize_(model, vectors(), residual="sum")
     assert plan.placements == ()
-    assert [note.name for note in plan.left_alone] == ["act"]
+    assert [note.name for note in plan.left_alone] == ["act", "one.weight", "two.weight"]
     assert plan.left_alone[0].reason.startswith("it is entered by the sum of one and two with one feature")
 
 

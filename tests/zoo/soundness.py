@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 import nap
+from nap.tracing.eager import as_written
 from nap.weights import Role, WeightTable
 
 from .aten import Bend, Key, Pass, watch
@@ -291,7 +292,7 @@ def _gradients(model: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> dict[s
     """The size of each parameter's gradient times that of the parameter; None for no gradient at all."""
     twin = awake(model).train()
     args, kwargs = doubled((args, dict(kwargs)))
-    with double_run():
+    with double_run(), as_written():  # what a gradient computes again would not be in float64
         leaves = [t for t in tree_leaves(twin(*args, **kwargs)) if isinstance(t, Tensor) and t.requires_grad]
         generator = torch.Generator().manual_seed(2)
         loss = torch.zeros((), dtype=torch.float64)

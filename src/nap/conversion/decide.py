@@ -9,15 +9,9 @@ import torch
 from torch import nn
 
 from nap.conversion.carriers import has_direction
-from nap.conversion.needs import (
-    Decision,
-    Want,
-    gather,
-    layout_of,
-    leave_one_feature,
-    members_of,
-    parts_of,
-)
+from nap.conversion.decision import Decision, Want
+from nap.conversion.extent import layout_of, members_of, parts_of
+from nap.conversion.needs import gather
 from nap.conversion.placement import Options, Placement
 from nap.conversion.products import place_product
 from nap.conversion.reach import note_unreached
@@ -72,7 +66,7 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
     layout = layout_of(options, use.axis, 0 if parts else use.spatial)
     together = [s.head or s.length * periods for s in parts if s.name] or [width]
     if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
-        return leave_one_feature(decision, site, next(iter(want.reasons)))
+        return decision.leave_one_feature(site, next(iter(want.reasons)))
     names = _own_parameters(decision.model, module)
     weights = tuple(dict.fromkeys(_attribute(names[n]) for n in sorted(use.sources) if n in names))
     if weights and not any(has_direction(_tensor(module, path)) for path in weights):

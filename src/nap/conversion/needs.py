@@ -3,79 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import nn
 
-from nap.conversion.carriers import ProductKey, carrier_of, has_direction, product_name
-from nap.conversion.placement import Note, Options, Placement, Problem
+from nap.conversion.carriers import carrier_of, has_direction, product_name
+from nap.conversion.decision import Decision, Want
+from nap.conversion.placement import Note, Placement
 from nap.conversion.shared import shared_by
-from nap.norms.norm import CHILD, EPS, FusedNorm, Layout, Section, has_parts
+from nap.norms.norm import CHILD, EPS, FusedNorm, has_parts
 from nap.norms.products import norm_on_product
 from nap.norms.recurrent import NORMALIZED
-from nap.tracing.layout import LayoutError, sections
 from nap.tracing.operations import Kind
 from nap.tracing.record import Flow, Meeting, Use
-from nap.tracing.told import names_of
 from nap.tracing.values import Carry
 
-_OF_POSITIVES = ("sqrt", "rsqrt", "log", "log2", "log10")
-
-
-@dataclass
-class Want:
-    """What the meetings ask of one producer."""
-
-    use: Use
-    reasons: dict[str, None] = field(default_factory=dict)
-    whole: bool = False
-    part: set[int] = field(default_factory=set)
-    heads: dict[str, set[frozenset[int]]] = field(default_factory=dict)
-    gain: float = 1.0
-    batch_norm: bool = False
-    keys: set[tuple[int, tuple[str, int, int]]] = field(
-        default_factory=set
-    )  # of results that asked, by forward
-
-
-@dataclass
-class Decision:
-    """What was decided so far."""
-
-    model: nn.Module
-    options: Options
-    wants: dict[str, Want] = field(default_factory=dict)
-    products: dict[ProductKey, Want] = field(
-        default_factory=dict
-    )  # inside of forwards: see nap.norms.products
-    placements: dict[str, Placement] = field(default_factory=dict)
-    notes: dict[str, Note] = field(default_factory=dict)
-    problems: dict[str, Problem] = field(default_factory=dict)
-    untracked: frozenset[str] = frozenset()  # products that were given a norm which then did not see them
-    accepted: set[str] = field(default_factory=set)  # entries of `allow` that were of use
-    summed: set[str] = field(default_factory=set)  # layers that are normalised in sums, where these enter
-    by_itself: dict[str, str] = field(default_factory=dict)  # layers that are not; why, if they are in sums
-
-    def excluded(self, site: str) -> bool:
-        hit = any(name in ("", site) or site.startswith(f"{name}.") for name in self.options.exclude)
-        if hit:
-            self.notes[site] = Note(site, "excluded by the caller")
-        return hit
-
-    def is_told(self, site: str) -> bool:
-        """Whether the caller says what this module is, since it cannot be looked into."""
-        told = {*self.options.activations, *self.options.linear}
-        return bool(told and names_of(self.model.get_submodule(site), site) & told)
-
-    def refuse(self, name: str, reason: str, way_out: str) -> None:
-        if name in self.options.allow:
-            self.accepted.add(name)
-            self.notes[name] = Note(name, f"accepted by the caller: {reason}")
-        else:
-            end = f"or accept it as it is with allow=[{name!r}]"
-            self.problems.setdefault(name, Problem(name, reason, f"{way_out}, {end}"))
+_OF_POSITIVES = {"sqrt", "rsqrt", "log", "log2", "log10"}
 
 
 def gather(decision: Decision, flow: Flow) -> None:
@@ -199,7 +143,8 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
             "normalise it by hand",
         )
         return
-    if meeting.operation in _OF_POSITIVES:
+    first_bent_by = carry.curve[0] if carry.curve else meeting.operation  # of |x| and x² any x will do
+    if {meeting.operation, first_bent_by} <= _OF_POSITIVES:
         reason = f"its product enters {meeting.operation}, which takes no negative numbers, as a norm gives"
         decision.refuse(min(use.sources, default=carry.site), reason, "normalise it by hand")
         return
@@ -262,11 +207,10 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
     if place is not None and place.action == "normalise input":  # a norm of a sum is on all that enters
         return False
     others = [flow.uses[c.key] for c in meeting.carry if c.key != carry.key and c.product == carry.product]
-    if others and _is_correction(decision, use):
+    corrections = [_is_correction(decision, other) for other in others]
+    if _is_correction(decision, use) and not all(corrections):
         return False
-    if any(_is_correction(decision, other) for other in others) and _takes_norm(
-        decision, flow, meeting, carry
-    ):
+    if any(corrections) and _takes_norm(decision, flow, meeting, carry):
         return False
     below = f"{carry.site}.".lstrip(".")
     if any(
@@ -319,7 +263,7 @@ def _at_input(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry, us
             return
         width = meeting.contracted.get(carry, meeting.shape[-1])
         if width == 1:
-            leave_one_feature(decision, where, f"enters {meeting.operation}")
+            decision.leave_one_feature(where, f"enters {meeting.operation}")
             return
         decision.placements[where] = Placement(
             where, "normalise input", type(module).__name__,
@@ -330,6 +274,9 @@ def _at_input(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry, us
             eps=EPS if decision.options.eps == "relative" else decision.options.eps,
             like=min(use.sources),
         )  # fmt: skip
+        return
+    if use.made is not None and use.made.shape[use.axis :].numel() == 1:
+        decision.leave_one_feature(min(use.sources), f"enters {meeting.operation}")
         return
     decision.refuse(
         min(use.sources),
@@ -344,54 +291,3 @@ def is_plain_leaf(module: nn.Module) -> bool:
     if isinstance(module, torch.jit.ScriptModule):
         return False
     return not has_parts(module) and next(module.parameters(recurse=False), None) is None
-
-
-def layout_of(options: Options, axis: int, spatial: int) -> Layout:
-    """What is normalised together, where features lie on `axis` and `spatial` axes are space."""
-    if spatial >= 2 and options.over == "sample":
-        return "sample"
-    return "features" if axis == -1 else "channels"
-
-
-def members_of(
-    use: Use, model: nn.Module, layout: Layout, parts: object, mapped: tuple[int, ...] = ()
-) -> dict[str, Any]:
-    """Of a stack of layers: how many there are and where, for a norm with a scale and an offset for each.
-
-    Those that `vmap` maps over lie on no axis.
-    """
-    if mapped and not parts:
-        return {"members": mapped, "member_axes": ()}
-    if not use.members or layout != "features" or parts or use.output is None:
-        return {}
-    counts = tuple(model.get_parameter(min(use.sources)).shape[: len(use.members)])
-    ordered = list(use.members) == sorted(use.members) and use.members[-1] < -1
-    if not ordered or -use.members[0] > use.output.ndim:
-        return {}
-    there = tuple(use.output.shape[axis] for axis in use.members)
-    return {"members": counts, "member_axes": use.members} if there == counts else {}
-
-
-def leave_one_feature(decision: Decision, name: str, reason: str) -> None:
-    """A gate or an output of one feature stays as it is."""
-    why = f"it {reason} with one feature, and a norm over one feature always gives zero"
-    decision.notes[name] = Note(name, f"{why}: it stays as it is")
-
-
-def parts_of(want: Want, width: int) -> tuple[int, tuple[Section, ...]]:
-    """Periods and sections of a norm for a part of the features; no sections where it is for all."""
-    if want.whole or (len(want.part) == width and not want.heads):
-        return 1, ()
-    labels: list[tuple[str, int] | None] = [None] * width
-    for index in want.part:
-        labels[index] = ("part", 0)
-    for name, groups in want.heads.items():
-        for group in groups:
-            if max(group) - min(group) + 1 != len(group):
-                raise LayoutError("the features of one head are not next to each other")
-            for index in group:
-                labels[index] = (name, len(group))
-    periods, parts = sections(width, labels)
-    if sum(part.name == "part" for part in parts) > 1:  # what lies apart is normalised apart
-        parts = tuple(replace(p, name=f"part{i}") if p.name == "part" else p for i, p in enumerate(parts))
-    return periods, parts

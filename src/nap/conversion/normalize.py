@@ -13,9 +13,10 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from nap.conversion.decide import decide
+from nap.conversion.decision import Decision
 from nap.conversion.gains import place_gains
 from nap.conversion.light import Light, is_large, light_copy
-from nap.conversion.needs import Decision
+from nap.conversion.notes import complete
 from nap.conversion.placement import LISTS, Options, Placement, Plan, Problem
 from nap.conversion.roles import roles
 from nap.conversion.surgery import apply_
@@ -182,13 +183,10 @@ def _plan(
         flows, _ = record_all(twin, examples, told, watching)
         notes |= {note.name: note for note in more}
     order = {name: i for i, (name, _) in enumerate(twin.named_modules())}
-    return Plan(
-        tuple(sorted([*placements.values(), *gain_placements], key=lambda p: order[p.module])),
-        tuple({**decision.notes, **notes}.values()),
-        tuple(problems.values()),
-        roles(twin, flows),
-        options,
-    )
+    placed = sorted([*placements.values(), *gain_placements], key=lambda p: order[p.module])
+    weights = roles(twin, flows)
+    left_alone = complete({**decision.notes, **notes}, placed, weights)
+    return Plan(tuple(placed), left_alone, tuple(problems.values()), weights, options)
 
 
 def normalize_(

@@ -9,14 +9,8 @@ from collections.abc import Sequence
 from torch import nn
 
 from nap.conversion.carriers import ProductKey, carrier_of, has_direction, product_name
-from nap.conversion.needs import (
-    Decision,
-    Want,
-    layout_of,
-    leave_one_feature,
-    members_of,
-    parts_of,
-)
+from nap.conversion.decision import Decision, Want
+from nap.conversion.extent import layout_of, members_of, parts_of
 from nap.conversion.placement import Placement
 from nap.tracing.layout import LayoutError
 from nap.tracing.record import Flow, Use
@@ -44,7 +38,7 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
     layout = layout_of(options, use.axis, 0 if parts else use.spatial)
     together = [s.head or s.length * periods for s in parts if s.name] or [width]
     if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
-        return leave_one_feature(decision, name, next(iter(want.reasons)))
+        return decision.leave_one_feature(name, next(iter(want.reasons)))
     mapped = {sizes for flow in flows for name, sizes in flow.mapped.items() if name in sources}
     if len(mapped) > 1 or any(len(sizes) > 1 for sizes in mapped):
         reason = "vmap maps over its members in several ways, which one norm has no scale and offset for"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from nap.conversion.needs import Decision
+from nap.conversion.decision import Decision
 from nap.conversion.placement import Note, Problem
 from nap.norms.products import replaced_biases
 from nap.tracing.record import Flow

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from nap.conversion.needs import Decision, asked, is_plain_leaf, layout_of, leave_one_feature
+from nap.conversion.decision import Decision
+from nap.conversion.extent import layout_of
+from nap.conversion.needs import asked, is_plain_leaf
 from nap.conversion.placement import Placement
 from nap.norms.norm import CHILD, EPS, Layout, has_parts
 from nap.tracing.operations import Kind
@@ -185,7 +187,7 @@ def _place(decision: Decision, places: Mapping[str, Place], pooled: set[str]) ->
         module, reason = decision.model.get_submodule(where), _reason(layers)
         batch_norm = isinstance(module, _BATCH_NORM)
         if place.numbers == 1:
-            leave_one_feature(decision, where, reason)
+            decision.leave_one_feature(where, reason)
             continue
         decision.placements[where] = Placement(
             where, "normalise input", type(module).__name__, reason,

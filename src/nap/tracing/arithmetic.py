@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nap.tracing import homogeneity
 from nap.tracing.call import Call, Outcome
-from nap.tracing.curves import compared, curved, of_shared_weights, remark, remark_choice
+from nap.tracing.curves import STAYS, compared, curved, of_shared_weights, remark, remark_choice
 from nap.tracing.homogeneity import MIXED, NEAR
 from nap.tracing.meetings import masked
 from nap.tracing.noise import multiplied, paired
@@ -44,7 +44,7 @@ def follow_sum(call: Call) -> Outcome:
     scaled = call.name in _STATISTICS or call.name in _CASTS
     operands = scaled_operands(call) if scaled else call.operands
     if call.name == "grid_sample":
-        remark(call.rec, operands[1].carry, "its result says where grid_sample looks, and stays as it is")
+        remark(call.rec, operands[1].carry, f"its result says where grid_sample looks{STAYS}")
         operands = [operands[0], replace(operands[1], carry=NO_CARRY)]
     value = merge(operands[:1] if call.name in SHAPED_LIKE else operands)
     if call.name in ("sum", "mean"):
@@ -189,7 +189,7 @@ def follow_power(call: Call) -> Outcome:
     value = curved(call, merge(scaled_operands(call)), call.tensors)
     if call.name == "cdist" and value.data:
         for name in {n for v in call.operands for n in v.sources} & call.rec.matrices:
-            call.rec.flow.remarks.setdefault(name, "distances to it are taken, and it stays as it is")
+            call.rec.flow.remarks.setdefault(name, f"distances to it are taken{STAYS}")
     exponent = POWERS.get(call.name, 1.0)
     if call.name in ("pow", "float_power"):
         exponent = float(call.argument(1, "exponent"))

@@ -124,6 +124,7 @@ def note_escape(rec: Recorder, name: str, values: Collection[Value]) -> None:
             remark(rec, value.carry | value.mask, "the code reads it as a number; what that does is not seen")
 
 
+STAYS = ", and it stays as it is"  # how a remark ends on what gets no norm
 _AS_ARRAYS = frozenset(["numpy", "array", "tolist", "dlpack"])
 _AS_NUMBERS = frozenset(["item", "float", "int", "bool", "index", "complex"])
 ESCAPES = _AS_ARRAYS | _AS_NUMBERS
@@ -131,9 +132,7 @@ ESCAPES = _AS_ARRAYS | _AS_NUMBERS
 
 def remark_choice(rec: Recorder, *indices: Value) -> None:
     for index in indices:
-        remark(
-            rec, index.picked, "its largest or smallest entries choose what is taken, and it stays as it is"
-        )
+        remark(rec, index.picked, f"its largest or smallest entries choose what is taken{STAYS}")
 
 
 def place_of(rec: Recorder, carry: Carry) -> Place | None:
