@@ -128,7 +128,7 @@ def prepare(
     project: Mapping[str, Any] | None = None,
     **optimizer_options: Any,
 ) -> Prepared:
-    """Both steps of NaP and an optimizer, with the settings of a preset ([results](results.md)).
+    """Both steps of NaP and an optimizer, with the settings of a preset (docs/results.md).
 
     `model` is converted in place, before the optimizer is made. Moves to another device come first.
 

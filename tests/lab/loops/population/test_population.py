@@ -23,6 +23,7 @@ from tiny_runs import (
 )
 
 SEEDS = [0, 1, 2]
+ROUNDING = 1e-10  # Adam divides gradients by their own size: of those near zero rounding is a large share
 
 
 def assert_population_is_its_single_runs(arm: Arm, **changes: Any) -> None:
@@ -32,7 +33,7 @@ def assert_population_is_its_single_runs(arm: Arm, **changes: Any) -> None:
         alone = continual(arm, seeds=[seed], **changes)
         assert_same_numbers([row for row in rows if row["seed"] == seed], finished(alone), 1e-12)
         ours = {name: p[k] for name, p in together.learner.parameters.items()}
-        assert_same_parameters(ours, {name: p[0] for name, p in alone.learner.parameters.items()}, 1e-12)
+        assert_same_parameters(ours, {name: p[0] for name, p in alone.learner.parameters.items()}, ROUNDING)
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
@@ -54,7 +55,7 @@ def test_members_one_by_one_are_members_batched(name: str, network: str) -> None
     ]
     rows = [finished(run) for run in runs]
     assert_same_numbers(rows[0], rows[1], 1e-12)
-    assert_same_parameters(runs[0].learner.parameters, runs[1].learner.parameters, 1e-12)
+    assert_same_parameters(runs[0].learner.parameters, runs[1].learner.parameters, ROUNDING)
 
 
 def test_seeds_are_not_each_other() -> None:

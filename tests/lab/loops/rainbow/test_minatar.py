@@ -186,11 +186,11 @@ def test_one_game_decides_the_learning_rate_of_all() -> None:
         for arm in ("rainbow", "layernorm", "nap", "nap-schedule")
         for game in config.games
     }
-    assert [run.name for run in runs[:2]] == [
-        "minatar-asterix-rainbow-seed-7",
-        "minatar-asterix-rainbow-seed-8",
-    ]
-    assert [list(run.config.seeds) for run in runs[:2]] == [[7], [8]]
+    assert runs[0].name == "minatar-asterix-rainbow-seeds-7-8"  # both agents in one run
+    assert list(runs[0].config.seeds) == [7, 8]
+    alone = experiment.runs(replace(config, seeds_per_run=1))
+    assert [run.name for run in alone[:2]] == [f"minatar-asterix-rainbow-seed-{seed}" for seed in (7, 8)]
+    assert [list(run.config.seeds) for run in alone[:2]] == [[7], [8]]
     apart = experiment.runs(replace(config, tuned_on=""))
     assert {run.tuned_as for run in apart} >= {"minatar-asterix-nap", "minatar-breakout-nap"}
     assert all(run.decides for run in apart)

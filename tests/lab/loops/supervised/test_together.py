@@ -50,9 +50,9 @@ def _quick_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def work(arm: VisionArm, *, first: int = 0, together: int = SEEDS, **options: Any) -> CifarWork:
-    options = {"stack": together > 1, "graph": False, "compile_": False} | options
-    return CifarWork(NetworkRun(arm, TINY, first, {}, together), DEVICE, **options)
+def work(arm: VisionArm, *, first: int = 0, seeds_per_run: int = SEEDS, **options: Any) -> CifarWork:
+    options = {"stack": seeds_per_run > 1, "graph": False, "compile_": False} | options
+    return CifarWork(NetworkRun(arm, TINY, first, {}, seeds_per_run), DEVICE, **options)
 
 
 def finished(run: CifarWork) -> list[dict[str, Any]]:
@@ -229,16 +229,16 @@ def test_a_seed_is_in_one_folder_alone(tmp_path: Any, capsys: pytest.CaptureFixt
     def run(*more: str, command: str = "run") -> int:
         return main([command, *words, *more, "--out", str(tmp_path)])
 
-    assert run("--seeds", "3", "--together", "2") == 0
-    assert run("--seeds", "2", "--together", "2") == 0  # as they are
-    for more in (["--seeds", "4", "--together", "2"], ["--seeds", "1"]):
+    assert run("--seeds", "3", "--seeds-per-run", "2") == 0
+    assert run("--seeds", "2", "--seeds-per-run", "2") == 0  # as they are
+    for more in (["--seeds", "4", "--seeds-per-run", "2"], ["--seeds", "1"]):
         for command in ("run", "sweep"):
             assert run(*more, command=command) == 2
             assert re.search(r"seed [02] is in \S+nap-seeds?-[02]\S* already", capsys.readouterr().err)
 
 
-def test_the_command_takes_them_together(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "run table1-cifar --seeds 2 --together 2 --arms NaP --steps 4 --batch-size 400 --channels 4 0 8 0"
+def test_the_command_trains_seeds_in_one_run(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "run table1-cifar --seeds 2 --seeds-per-run 2 --arms NaP --steps 4 --batch-size 400 --channels 4 0 8 0"
     assert main([*words.split(), "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "1 run of 2 seeds" in out
@@ -249,4 +249,4 @@ def test_the_command_takes_them_together(tmp_path: Any, capsys: pytest.CaptureFi
         "1",
     }
     assert main([*words.split(), "--dropout", "0.1", "--hidden", "8", "--out", str(tmp_path)]) == 2
-    assert "leave --dropout or --together out" in capsys.readouterr().err
+    assert "leave --dropout or --seeds-per-run out" in capsys.readouterr().err

@@ -318,10 +318,10 @@ def test_settings_and_data_that_do_not_fit_are_refused(images: str, monkeypatch:
     with pytest.raises(ValueError, match="NAP_WORKERS=many"):
         workers_for(CPU)
     monkeypatch.setattr(distributed, "_group", ProcessGroup(distributed.Rank(0, 2), parallel="fsdp"))
-    with pytest.raises(ValueError, match=r"has a copy of this network \(ddp\).*choose ddp"):
+    with pytest.raises(ValueError, match=r"has a replica of this network \(ddp\).*choose ddp"):
         work(replace(TINY, images=images))
     monkeypatch.setattr(distributed, "_group", ProcessGroup(distributed.Rank(0, 2)))
-    with pytest.raises(ValueError, match="a graph is for one process, here are 2"):
+    with pytest.raises(ValueError, match="a graph is for a single process, here are 2"):
         work(replace(TINY, images=images), graph=True)
     monkeypatch.setattr(distributed, "_group", ProcessGroup(distributed.Rank(0, 3)))
     with pytest.raises(ValueError, match="batch_size is 8, which 3 processes cannot share"):
