@@ -238,7 +238,8 @@ def test_a_seed_is_in_one_folder_alone(tmp_path: Any, capsys: pytest.CaptureFixt
 
 
 def test_the_command_trains_seeds_in_one_run(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "run table1-cifar --seeds 2 --seeds-per-run 2 --arms NaP --steps 4 --batch-size 400 --channels 4 0 8 0"
+    words = "run table1-cifar --seeds 2 --seeds-per-run 2 --arms NaP --steps 4 --batch-size 400 "
+    words += "--channels 4 0 8 0"
     assert main([*words.split(), "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "1 run of 2 seeds" in out
