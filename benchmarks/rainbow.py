@@ -2,10 +2,10 @@
 
     python benchmarks/rainbow.py --device cuda                     one agent, each variant in turn
     python benchmarks/rainbow.py --device cuda --agents 4          four at once, a process each
-    python benchmarks/rainbow.py --lanes 8 --replay 20000          on this machine's CPU
+    python benchmarks/rainbow.py --num-envs 8 --replay 20000          on this machine's CPU
 
 DQN Zoo's algorithm and replay ratio: one update on 32 transitions for 16 frames. "games" is the emulators
-alone with random actions; "turn" stores a step of all lanes and acts; "update" is one update. "limit" is the
+alone with random actions; "turn" stores a step of all games and acts; "update" is one update. "limit" is the
 frames per second that each part would allow if it were alone.
 """
 
@@ -24,7 +24,7 @@ import torch
 
 from nap.lab.loops.rainbow.games import make
 from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import Agent, AgentRun
+from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun
 from nap.lab.loops.rainbow.variants import FOUR, Variant
 
 VARIANTS = {variant.name: variant for variant in FOUR}
@@ -49,7 +49,11 @@ def _now(device: torch.device) -> float:
 
 
 def built(variant: Variant, options: argparse.Namespace, seed: int = 0) -> RainbowRun:
-    settings = Agent(lanes=options.lanes, replay=options.replay, learn_start=min(20_000, options.replay // 4))
+    settings = AgentConfig(
+        num_envs=options.num_envs,
+        replay_size=options.replay,
+        min_replay_size=min(20_000, options.replay // 4),
+    )
     what = AgentRun(variant, settings, (options.game,), frames=200_000_000, intervals=200, seed=seed)
     device = torch.device(options.device)
     return RainbowRun(what, device, threads=options.threads, compile_=options.compile)
@@ -59,9 +63,9 @@ def end_to_end(
     run: RainbowRun, options: argparse.Namespace, ready: Callable[[], object] = lambda: None
 ) -> float:
     """Frames per second once learning is under way, and `ready` has returned."""
-    while run.stored < run.what.settings.learn_start + 4 * run.steps * options.lanes:
+    while run.stored < run.what.settings.min_replay_size + 4 * run.steps * options.num_envs:
         run.step()
-    device, frames = run.device, run.steps * options.lanes * run.games.frames_per_step
+    device, frames = run.device, run.steps * options.num_envs * run.games.frames_per_step
     ready()
     done, began = 0, _now(device)
     while (passed := _now(device) - began) < options.seconds:
@@ -72,10 +76,10 @@ def end_to_end(
 
 def parts(run: RainbowRun, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Milliseconds of each part, and the frames per second that it allows."""
-    learner, lanes, per_step = run.learner, options.lanes, run.games.frames_per_step
-    games = make(options.game, lanes, threads=options.threads)
+    learner, num_envs, per_step = run.learner, options.num_envs, run.games.frames_per_step
+    games = make(options.game, num_envs, threads=options.threads)
     games.reset(0)
-    actions = np.random.default_rng(0).integers(games.actions, size=(64, lanes))
+    actions = np.random.default_rng(0).integers(games.actions, size=(64, num_envs))
 
     def play() -> None:
         games.send(actions[np.random.randint(64)])
@@ -86,8 +90,8 @@ def parts(run: RainbowRun, options: argparse.Namespace) -> dict[str, dict[str, f
         run.actor.chosen()
 
     timed = {
-        "games": (seconds_of(play, torch.device("cpu")), lanes * per_step),
-        "turn": (seconds_of(turn, run.device), lanes * per_step),
+        "games": (seconds_of(play, torch.device("cpu")), num_envs * per_step),
+        "turn": (seconds_of(turn, run.device), num_envs * per_step),
         "update": (seconds_of(lambda: learner.update(1e-5, 0.5), run.device), 4 * per_step),
     }
     return {name: {"ms": 1e3 * each, "limit": frames / each} for name, (each, frames) in timed.items()}
@@ -111,7 +115,7 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--game", default="pong")
-    parser.add_argument("--lanes", type=int, default=64)
+    parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--replay", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=15.0)
@@ -123,7 +127,8 @@ def main() -> None:
     _settings()
     name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     print(
-        f"{name}, torch {torch.__version__}, {options.game}, {options.lanes} lanes, {options.agents} agents"
+        f"{name}, torch {torch.__version__}, {options.game}, {options.num_envs} environments, "
+        f"{options.agents} agents"
     )
     rows = []
     for variant in (VARIANTS[name] for name in options.variants):

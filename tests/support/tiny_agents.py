@@ -11,14 +11,14 @@ import torch
 
 from nap.lab.loops.rainbow.games import Games, Step
 from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import Agent, AgentRun
+from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun
 from nap.lab.loops.rainbow.variants import RAINBOW, Variant
 from nap.lab.runner.work import Work
 
 CPU = torch.device("cpu")
-TINY = Agent(
-    lanes=8, replay=2_000, learn_start=64, steps_per_update=4, target_every=10, batch_size=16, hidden=32,
-    atoms=21, limit=4.0, discount=0.95, learning_rate=1e-3,
+TINY = AgentConfig(
+    num_envs=8, replay_size=2_000, min_replay_size=64, steps_per_update=4, target_every=10, batch_size=16,
+    hidden=32, atoms=21, v_max=4.0, discount=0.95, learning_rate=1e-3,
 )  # fmt: skip
 
 

@@ -21,7 +21,6 @@ MAX_SIZES = {  # paper scale has 1,536 units, 12 blocks and 256 images in a batc
     "heads": 4_096,
     "atoms": 65_536,
     "batch_size": 1_000_000,
-    "lanes": 65_536,
     "num_envs": 65_536,
     "length": 10_000_000,
     "vocabulary": 10_000_000,

@@ -13,7 +13,7 @@ import torch
 from nap.lab import aliases
 from nap.lab.files import write_json
 from nap.lab.loops.rainbow.film import episode, picture, small
-from nap.lab.loops.rainbow.settings import Agent, AgentRun, Changes
+from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun, Changes
 from nap.lab.loops.rainbow.variants import Variant
 from nap.lab.report import films
 from nap.lab.runner.checkpoint import load_latest
@@ -66,7 +66,7 @@ def agent_of(folder: Path) -> AgentRun:
         config = dict(aliases.config(about["config"], experiment=str(about.get("experiment"))))
         return AgentRun(
             variant=Variant(**config.pop("variant")),
-            settings=Agent(**config.pop("settings")),
+            settings=AgentConfig(**config.pop("settings")),
             games=tuple(config.pop("games")),
             changes=Changes(**config.pop("changes")),
             **config,

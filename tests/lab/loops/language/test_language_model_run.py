@@ -109,7 +109,7 @@ def test_every_arm_learns_the_book(book: str, arm: Any) -> None:
     assert [row["step"] for row in rows] == [30, 60, 90]
 
 
-def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(book: str) -> None:
+def test_a_run_goes_on_after_any_chunk_as_if_nothing_had_happened(book: str) -> None:
     config = replace(SMALL, text=(book,))
     whole = finished(work(config=config))
     for stop in (1, 2):

@@ -91,7 +91,7 @@ def test_strings_are_functions_of_seed_and_task() -> None:
 
 
 @pytest.mark.parametrize("arm", ARMS, ids=lambda a: a.name)
-def test_a_stretch_is_what_one_does_by_hand(arm: TransformerArm) -> None:
+def test_a_chunk_is_what_one_does_by_hand(arm: TransformerArm) -> None:
     """An ordinary AdamW over all updates of the first data set, losses and accuracy in a plain loop."""
     config = replace(MEMORISING, tasks=1, steps=5)
     run = work(arm, config)
@@ -126,7 +126,7 @@ def test_a_stretch_is_what_one_does_by_hand(arm: TransformerArm) -> None:
 
 
 @pytest.mark.parametrize("config", [MEMORISING, COPYING], ids=["memorising", "copying"])
-def test_a_run_goes_on_after_any_stretch_as_if_nothing_had_happened(config: Any) -> None:
+def test_a_run_goes_on_after_any_chunk_as_if_nothing_had_happened(config: Any) -> None:
     whole = finished(work(config=config))
     for stop in (1, 2):
         first, rest = work(config=config), work(config=config)

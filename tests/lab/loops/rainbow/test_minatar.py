@@ -18,7 +18,7 @@ from nap.lab.loops.rainbow.games import MINATAR, make
 from nap.lab.loops.rainbow.minatar import MinAtar
 from nap.lab.loops.rainbow.replay import Replay
 from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import Agent, AgentRun
+from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun
 from nap.lab.loops.rainbow.variants import NAP
 from nap.lab.models.rainbow_net import RainbowNet
 from tiny_agents import CPU, agent, finished, on_disk_and_back
@@ -167,9 +167,9 @@ def test_a_run_in_minatar_resumes_exactly(at: int) -> None:
 @pytest.mark.slow
 def test_an_agent_learns_breakout() -> None:
     """Random play scores 0.4."""
-    settings = Agent(
-        lanes=16, replay=20_000, learn_start=480, target_every=50, steps_per_update=8, hidden=32, atoms=21,
-        learning_rate=4e-3, stack=1, limit=5.0,
+    settings = AgentConfig(
+        num_envs=16, replay_size=20_000, min_replay_size=480, target_every=50, steps_per_update=8, hidden=32,
+        atoms=21, learning_rate=4e-3, stack=1, v_max=5.0,
     )  # fmt: skip
     what: Any = AgentRun(NAP, settings, (BREAKOUT,), 6_000, 4, seed=0)
     rows = finished(RainbowRun(what, CPU))

@@ -22,7 +22,7 @@ from nap.lab.report.films import films_of
 from nap.lab.runner import RunFolder, run_work
 from tiny_agents import CPU, agent
 
-JOINT = replace(NAP, noise="joint", every=2)
+JOINT = replace(NAP, noise="joint", project_every_updates=2)
 
 
 @pytest.fixture

@@ -90,11 +90,11 @@ def test_the_target_network_is_a_copy_now_and_then() -> None:
     assert all(torch.equal(p, online[name]) for name, p in learner.target.named_parameters())
 
 
-@pytest.mark.parametrize("lanes", [1, 8])
-def test_learning_keeps_its_ratio_to_playing(lanes: int) -> None:
-    run = agent(lanes=lanes, learn_start=64, steps_per_update=4)
+@pytest.mark.parametrize("num_envs", [1, 8])
+def test_learning_keeps_its_ratio_to_playing(num_envs: int) -> None:
+    run = agent(num_envs=num_envs, min_replay_size=64, steps_per_update=4)
     finished(run)
-    steps = run.total * run.steps * lanes
+    steps = run.total * run.steps * num_envs
     assert steps == 480
     assert run.learner.updates == (steps - 64) // 4
 
@@ -164,7 +164,7 @@ def test_rows_say_what_the_paper_argues_with() -> None:
 
 
 def test_evaluation_plays_games_of_its_own_and_changes_nothing() -> None:
-    plain, evaluated = agent(), agent(evaluation=640)
+    plain, evaluated = agent(), agent(eval_frames=640)
     rows, others = finished(plain), finished(evaluated)
     assert [row["loss"] for row in rows] == [row["loss"] for row in others]
     assert [row["score"] for row in rows] == [row["training_score"] for row in others]
@@ -213,26 +213,31 @@ def test_a_compiled_objective_learns_alike(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("variant", FOUR, ids=lambda v: v.name)
 def test_every_variant_learns_the_small_game(variant: Variant) -> None:
     """Random play scores about −1 and the best there is 10."""
-    settings: dict[str, Any] = {"lanes": 16, "steps_per_update": 3, "learn_start": 400, "target_every": 50}
-    settings |= {"learning_rate": 2e-3, "batch_size": 64, "n_steps": 7, "hidden": 64, "replay": 8_000}
+    settings: dict[str, Any] = {
+        "num_envs": 16,
+        "steps_per_update": 3,
+        "min_replay_size": 400,
+        "target_every": 50,
+    }
+    settings |= {"learning_rate": 2e-3, "batch_size": 64, "n_steps": 7, "hidden": 64, "replay_size": 8_000}
     rows = finished(agent(variant, **settings, frames=6_000, intervals=6))
     assert rows[0]["score"] < 0
     assert sum(row["score"] for row in rows[-3:]) / 3 > 4
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ValueError, match="replay must be at least 112"):
-        agent(replay=100)
-    with pytest.raises(ValueError, match="learn_start"):
-        agent(learn_start=10_000)
-    with pytest.raises(ValueError, match="learn_start must be between 24"):
-        agent(learn_start=23)  # nothing could be drawn yet
-    assert finished(agent(learn_start=24, lanes=8))
-    assert TINY.replay == 2_000
+    with pytest.raises(ValueError, match="replay_size must be at least 112"):
+        agent(replay_size=100)
+    with pytest.raises(ValueError, match="min_replay_size"):
+        agent(min_replay_size=10_000)
+    with pytest.raises(ValueError, match="min_replay_size must be between 24"):
+        agent(min_replay_size=23)  # nothing could be drawn yet
+    assert finished(agent(min_replay_size=24, num_envs=8))
+    assert TINY.replay_size == 2_000
 
 
 def test_rare_projections_come_at_their_time() -> None:
-    run = agent(replace(JOINT, every=5), learning_rate=3e-3)
+    run = agent(replace(JOINT, project_every_updates=5), learning_rate=3e-3)
     learner = run.learner
     assert learner.projector is not None
     run.step()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import torch
 
 from nap.lab.cli.main import main
 from nap.lab.experiments import experiments
+from nap.lab.experiments.play import agent_of
 from nap.lab.loops.rainbow.run import RainbowRun
 from nap.lab.loops.rainbow.settings import Changes
 from nap.lab.loops.rainbow.variants import NAP, NAP_LINEAR, RAINBOW, Variant
 from nap.lab.runner import RunFolder, run_work
 from nap.lab.runner.checkpoint import load
 from nap.lab.runner.content import checksum, plain
+from nap.lab.runner.signals import StopRequest
 from sittings import start
 from tiny_agents import CPU, agent, finished, on_disk_and_back
 
@@ -42,10 +45,51 @@ def test_a_run_goes_on_as_if_nothing_had_happened(variant: Variant, at: int) -> 
         assert torch.equal(parameter, rest.learner.online.state_dict()[name]), name
 
 
+OLD_NAMES = {
+    "num_envs": "lanes",
+    "replay_size": "replay",
+    "min_replay_size": "learn_start",
+    "v_max": "limit",
+    "priority_exponent": "exponent",
+    "importance_exponent": "correction",
+    "eval_frames": "evaluation",
+    "project_every_updates": "every",
+}
+
+
+def under_old_names(config: Any) -> Any:
+    if not isinstance(config, dict):
+        return config
+    return {OLD_NAMES.get(name, name): under_old_names(value) for name, value in config.items()}
+
+
+def test_a_folder_under_old_names_resumes(tmp_path: Path) -> None:
+    def go_on(config: Any, until: int) -> None:
+        stop = StopRequest()
+
+        def progress(work: Any) -> None:
+            if work.done == until:
+                stop.signal = "SIGTERM"
+
+        with RunFolder.open(tmp_path, experiment="fig3", scale="demo", run="run", config=config) as folder:
+            run_work(agent(NAP), folder, device=CPU, stop=stop, on_progress=progress)
+
+    now = agent(NAP).what
+    go_on(under_old_names(asdict(now)), until=1)
+    assert '"lanes"' in (tmp_path / "config.json").read_text()
+    assert asdict(agent_of(tmp_path)) == asdict(now)
+    with pytest.raises(ValueError, match="num_envs: 8 there, 4 now"):
+        go_on(replace(now, settings=replace(now.settings, num_envs=4)), until=3)
+    go_on(now, until=3)
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    losses = [row["loss"] for row in rows if "kind" not in row]
+    assert losses == [row["loss"] for row in finished(agent(NAP))]
+
+
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
 def test_an_interval_can_be_laid_down_in_the_middle(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long intervals are made of stretches; the rows are still one an interval."""
-    monkeypatch.setattr("nap.lab.loops.rainbow.run.STRETCH", 64)
+    """Long intervals are made of chunks; the rows are still one an interval."""
+    monkeypatch.setattr("nap.lab.loops.rainbow.run.CHUNK_STEPS", 64)
     whole, first, rest = (agent(NAP, frames=384, intervals=2) for _ in range(3))
     assert (whole.total, whole.parts) == (6, 3)
     rows = finished(whole)
@@ -56,10 +100,10 @@ def test_an_interval_can_be_laid_down_in_the_middle(at: int, monkeypatch: pytest
 
 
 def test_without_its_replay_a_run_refills_it_before_it_learns() -> None:
-    first = agent(save_replay=False, learn_start=100)
+    first = agent(save_replay=False, min_replay_size=100)
     first.step()
     assert first.state_dict()["replay"] is None
-    rest = agent(save_replay=False, learn_start=100)
+    rest = agent(save_replay=False, min_replay_size=100)
     rest.load_state_dict(on_disk_and_back(first.state_dict()))
     assert rest.not_restored == "the replay was not saved (--no-save-replay) and fills anew"
     assert first.not_restored == ""
@@ -69,8 +113,6 @@ def test_without_its_replay_a_run_refills_it_before_it_learns() -> None:
 
 
 def test_a_killed_run_folder_resumes(tmp_path: Path) -> None:
-    from nap.lab.runner.signals import StopRequest
-
     def folder() -> RunFolder:
         config = {"agent": "NaP"}
         return RunFolder.open(tmp_path / "run", experiment="fig3", scale="demo", run="run", config=config)
@@ -155,7 +197,13 @@ def test_rows_of_a_sequence_say_where_they_are() -> None:
 def test_it_plays_real_games() -> None:
     """Pong, then Boxing with the same network: all 18 actions, frames of 84×84, four to a step."""
     run = agent(
-        NAP, games=("pong", "boxing"), intervals=2, frames=1280, lanes=4, learn_start=60, full_actions=True
+        NAP,
+        games=("pong", "boxing"),
+        intervals=2,
+        frames=1280,
+        num_envs=4,
+        min_replay_size=60,
+        full_actions=True,
     )
     assert run.learner.online.actions == 18
     rows = finished(run)
@@ -169,8 +217,8 @@ def test_a_real_game_goes_on_with_new_episodes_and_its_replay() -> None:
         "games": ("pong",),
         "frames": 1280,
         "intervals": 2,
-        "lanes": 4,
-        "learn_start": 60,
+        "num_envs": 4,
+        "min_replay_size": 60,
     }
     first, rest = agent(NAP, **options), agent(NAP, **options)
     first.step()
@@ -189,7 +237,7 @@ def test_a_real_game_goes_on_with_new_episodes_and_its_replay() -> None:
 
 def test_games_with_other_actions_need_the_whole_joystick() -> None:
     with pytest.raises(ValueError, match="needs all 18"):
-        finished(agent(games=("pong", "boxing"), intervals=1, frames=160, lanes=2))
+        finished(agent(games=("pong", "boxing"), intervals=1, frames=160, num_envs=2))
 
 
 def test_without_its_replay_a_game_that_can_be_saved_keeps_its_score() -> None:
@@ -217,7 +265,7 @@ def test_bad_words_are_refused_before_any_work(tmp_path: Path, capsys: pytest.Ca
     for words, said in (
         (["--games", "pogn"], "the nearest names are pong"),
         (["--end-at", "0"], "end_at must be between"),
-        (["--learn-start", "3"], "learn_start must be between 112"),
+        (["--min-replay-size", "3"], "min_replay_size must be between 112"),
         (["--arms"], "name an arm, a method or a game"),
     ):
         assert main(["run", "fig3", "--out", str(tmp_path), *words]) == 2, words
@@ -236,7 +284,7 @@ def test_the_suite_has_the_runs_of_figure_3(scale: str) -> None:
 def test_the_paper_s_settings_are_dqn_zoo_s() -> None:
     config = experiments(["fig5-suite"])["fig5-suite"].scales["paper"]
     assert len(config.games) == 57
-    assert (config.frames, config.replay, config.batch_size, config.n_steps) == (
+    assert (config.frames, config.replay_size, config.batch_size, config.n_steps) == (
         200_000_000,
         1_000_000,
         32,

@@ -13,15 +13,15 @@ def test_settings_and_variants_need_no_torch() -> None:
         "sys.modules['torch'] = None  # any import of it fails\n"
         "from nap.lab.loops.rainbow.atari import GAMES\n"
         "from nap.lab.loops.rainbow.games import BUILT_IN, MINATAR\n"
-        "from nap.lab.loops.rainbow.settings import Agent, AgentRun\n"
+        "from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun\n"
         "from nap.lab.loops.rainbow.variants import FOUR, NAP\n"
-        "run = AgentRun(NAP, Agent(), ('pong',), frames=16, intervals=1, seed=3)\n"
+        "run = AgentRun(NAP, AgentConfig(), ('pong',), frames=16, intervals=1, seed=3)\n"
         "assert list(run.seeds) == [3] and len(FOUR) == 4 and len(GAMES) == 57\n"
         "try:\n"
-        "    Agent(batch_size=0)\n"
+        "    AgentConfig(batch_size=0)\n"
         "except ValueError as error:\n"
         "    print(error)\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert result.stdout == "Agent(batch_size=0): batch_size must be at least 1\n"
+    assert result.stdout == "AgentConfig(batch_size=0): batch_size must be at least 1\n"

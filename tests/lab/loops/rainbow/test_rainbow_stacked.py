@@ -36,7 +36,7 @@ VARIANTS = {
     "noise free, output free": replace(NAP, noise="free", output="free"),
     "affine joint, schedule": replace(NAP_LINEAR, noise="joint", affine="joint"),
     "affine decay": replace(JOINT, affine="decay", decay=0.01),
-    "projected every 5": replace(JOINT, every=5),
+    "projected every 5": replace(JOINT, project_every_updates=5),
     "no offsets": replace(JOINT, offsets=False),
 }
 
@@ -101,7 +101,7 @@ def test_variants_and_learning_rates_of_one_shape_can_share_a_stack() -> None:
 def test_sequences_of_games_and_evaluations_are_alike() -> None:
     """A new game resets optimizer, target and replay of each; lives are lost in all of them."""
     options: dict[str, Any] = {"games": ("catch", "catch-mirrored"), "intervals": 2, "frames": 320}
-    alone = [agent(JOINT, seed=seed, evaluation=64, **options) for seed in (0, 1)]
+    alone = [agent(JOINT, seed=seed, eval_frames=64, **options) for seed in (0, 1)]
     assert_alike(stack(alone), alone, rtol=1e-9, atol=1e-11)
 
 
@@ -118,8 +118,8 @@ def test_it_holds_in_atari() -> None:
         "games": ("pong",),
         "frames": 1280,
         "intervals": 2,
-        "lanes": 4,
-        "learn_start": 60,
+        "num_envs": 4,
+        "min_replay_size": 60,
     }
     alone = [agent(JOINT, seed=seed, **options) for seed in (0, 1)]
     assert_alike(stack(alone), alone, rtol=1e-8, atol=1e-10)
@@ -254,7 +254,7 @@ def test_what_cannot_share_a_stack_is_refused() -> None:
     with pytest.raises(ValueError, match=r"networks of one shape, and these differ in .*nap_norm"):
         stack([agent(RAINBOW), agent(NAP)])
     with pytest.raises(ValueError, match="every 1 and every 5; stack them apart"):
-        stack([agent(NAP), agent(replace(NAP, every=5))])
+        stack([agent(NAP), agent(replace(NAP, project_every_updates=5))])
 
 
 def test_shared_tensors_keep_their_identity() -> None:

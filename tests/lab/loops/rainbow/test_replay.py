@@ -83,12 +83,12 @@ def transition(lane: Lane, start: int, steps: int, stack: int) -> tuple | None:
 
 
 def replayed(
-    count: int, seed: int, *, lanes: int = 2, length: int = 20, steps: int = 3
+    count: int, seed: int, *, num_envs: int = 2, length: int = 20, steps: int = 3
 ) -> tuple[Replay, list[Lane]]:
     rng = np.random.default_rng(seed)
-    replay = Replay(lanes, length, (2, 3), steps=steps)
-    tapes: list[Lane] = [[Slot(0, False), Slot(1, first=True)] for _ in range(lanes)]
-    replay.begin_(torch.ones(lanes, 2, 3, dtype=torch.uint8))
+    replay = Replay(num_envs, length, (2, 3), steps=steps)
+    tapes: list[Lane] = [[Slot(0, False), Slot(1, first=True)] for _ in range(num_envs)]
+    replay.begin_(torch.ones(num_envs, 2, 3, dtype=torch.uint8))
     for _ in range(count):
         for tape in tapes:
             play(tape, rng)
@@ -164,7 +164,7 @@ def test_new_episodes_in_the_middle_leave_no_transition_across() -> None:
 
 
 def ready_replay(priorities: list[float], uniform: float = 1e-3) -> Replay:
-    replay, _ = replayed(18, seed=5, lanes=1)
+    replay, _ = replayed(18, seed=5, num_envs=1)
     replay.uniform = uniform
     slots = (replay.mass.flatten() >= 0).nonzero().flatten()[: len(priorities)]
     replay.mass.fill_(-1)
@@ -218,7 +218,7 @@ def test_without_any_priority_all_are_alike() -> None:
 
 
 def test_new_transitions_get_the_largest_priority_seen() -> None:
-    replay, tapes = replayed(10, seed=2, lanes=1)
+    replay, tapes = replayed(10, seed=2, num_envs=1)
     assert replay.mass.max() == 1
     replay.update_((replay.mass.flatten() >= 0).nonzero().flatten()[:1], torch.tensor([16.0]))
     rng = np.random.default_rng(1)

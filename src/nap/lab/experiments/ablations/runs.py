@@ -20,7 +20,7 @@ def runs(config: AblationsConfig) -> list[Run]:
     """A run for each game, arm and seed."""
     variants = {
         NAP.name: replace(NAP_LINEAR, name=NAP.name),
-        RARELY: replace(NAP_LINEAR, name=RARELY, every=config.rarely),
+        RARELY: replace(NAP_LINEAR, name=RARELY, project_every_updates=config.rarely),
         NO_OFFSETS: replace(NAP_LINEAR, name=NO_OFFSETS, offsets=False),
         LAYER_NORM.name: LAYER_NORM,
         LAYER_NORM_DECAY: replace(LAYER_NORM, name=LAYER_NORM_DECAY, weight_decay=config.weight_decay),

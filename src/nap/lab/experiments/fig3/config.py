@@ -32,25 +32,25 @@ class Fig3Config(RainbowConfig):
         check(self, "end_at", self.end_at, 1e-6, 1)
 
 
-PAPER = Fig3Config(games=EVERY_THIRD, evaluation=500_000)  # which games the figure shows is not said
+PAPER = Fig3Config(games=EVERY_THIRD, eval_frames=500_000)  # which games the figure shows is not said
 SMALL = replace(
     PAPER,
     games=("boxing", "freeway", "pong"),
     frames=2_000_000,
     intervals=20,
-    evaluation=0,
-    lanes=16,  # few enough for episodes to end in the first tenth of training, and in the last
-    replay=400_000,
+    eval_frames=0,
+    num_envs=16,  # few enough for episodes to end in the first tenth of training, and in the last
+    replay_size=400_000,
     seeds=3,
 )
 DEMO = Fig3Config(
     games=("catch", "pong"),
     frames=6_000,
     intervals=10,
-    smoke=3_200,
-    lanes=16,
-    replay=8_000,
-    learn_start=400,
+    smoke_frames=3_200,
+    num_envs=16,
+    replay_size=8_000,
+    min_replay_size=400,
     steps_per_update=3,
     batch_size=64,
     n_steps=7,
@@ -59,6 +59,6 @@ DEMO = Fig3Config(
     discount=0.95,
     hidden=64,
     atoms=21,
-    limit=4.0,
+    v_max=4.0,
     seeds=3,
 )

@@ -54,8 +54,8 @@ SMALL = replace(
     games=("boxing", "breakout", "pong"),
     frames=1_000_000,
     intervals=10,
-    lanes=16,
-    replay=250_000,
+    num_envs=16,
+    replay_size=250_000,
     seeds=3,
 )
 DEMO = adapt(
@@ -64,5 +64,5 @@ DEMO = adapt(
     games=("catch", "catch-mirrored"),
     frames=3_000,
     intervals=6,
-    smoke=0,
+    smoke_frames=0,
 )

@@ -35,9 +35,9 @@ class Actor:
     ):
         self.net, self.replay, self.atoms, self.generator = net, replay, atoms, generator
         device = replay.mass.device
-        self.actions = torch.zeros(replay.lanes, dtype=torch.int64, device=device)
+        self.actions = torch.zeros(replay.num_envs, dtype=torch.int64, device=device)
         self.outcome = _empty_outcome(replay)
-        self._announced = torch.zeros(replay.lanes, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._announced = torch.zeros(replay.num_envs, dtype=torch.int64, pin_memory=device.type == "cuda")
         self._arrived = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
         self._best = compile_static(self.best) if compile_ else self.best
         self._turn: Callable[[], None] = self._take_in
@@ -78,7 +78,7 @@ class Actor:
 
     @torch.no_grad()
     def _act(self) -> None:
-        self.actions.copy_(self._best(self.net.uniform_numbers(self.replay.lanes, self.generator)))
+        self.actions.copy_(self._best(self.net.uniform_numbers(self.replay.num_envs, self.generator)))
 
     def _announce(self) -> None:
         """Send the actions to the host, without waiting for them."""
@@ -88,7 +88,7 @@ class Actor:
 
 
 def _empty_outcome(replay: Replay) -> Outcome:
-    lanes, device = replay.lanes, replay.mass.device
-    rewards, discounts = torch.zeros(lanes, device=device), torch.zeros(lanes, device=device)
-    ended, first = (torch.zeros(lanes, dtype=torch.bool, device=device) for _ in range(2))
+    num_envs, device = replay.num_envs, replay.mass.device
+    rewards, discounts = torch.zeros(num_envs, device=device), torch.zeros(num_envs, device=device)
+    ended, first = (torch.zeros(num_envs, dtype=torch.bool, device=device) for _ in range(2))
     return Outcome(rewards, discounts, ended, first, torch.zeros_like(replay.frames[:, 0]))

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 
-def support(atoms: int, limit: float, like: Tensor) -> Tensor:
-    """The returns that the atoms stand for, from −limit to limit."""
-    return torch.linspace(-limit, limit, atoms, dtype=like.dtype, device=like.device)
+def support(atoms: int, v_max: float, like: Tensor) -> Tensor:
+    """The returns that the atoms stand for, from −v_max to v_max."""
+    return torch.linspace(-v_max, v_max, atoms, dtype=like.dtype, device=like.device)
 
 
 def expected(logits: Tensor, atoms: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from nap.lab.loops.rainbow.replay import Outcome, Replay
 from nap.lab.models.rainbow_net import RainbowNet, noise_of
 
 # Few, so that the longest episode can end within an evaluation: 500,000 frames are 31,250 steps of each.
-LANES = 4
+NUM_EVAL_ENVS = 4
 
 
 @torch.no_grad()

@@ -29,7 +29,9 @@ def small(what: AgentRun) -> RainbowRun:
     """A run as it begins, with one game and next to no replay: for its networks."""
     settings = what.settings
     least = 2 * (settings.stack + settings.n_steps)
-    settings = replace(settings, lanes=1, replay=least, learn_start=settings.n_steps, evaluation=0)
+    settings = replace(
+        settings, num_envs=1, replay_size=least, min_replay_size=settings.n_steps, eval_frames=0
+    )
     return RainbowRun(replace(what, settings=settings), torch.device("cpu"), graph=False, compile_=False)
 
 

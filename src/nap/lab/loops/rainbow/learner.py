@@ -15,7 +15,7 @@ from nap.lab.loops.rainbow import c51
 from nap.lab.loops.rainbow.evaluation import greedy
 from nap.lab.loops.rainbow.networks import Built
 from nap.lab.loops.rainbow.replay import Batch, Replay
-from nap.lab.loops.rainbow.settings import Agent
+from nap.lab.loops.rainbow.settings import AgentConfig
 from nap.lab.models.rainbow_net import noise_of
 
 PRIORITY_LIMIT = 100.0
@@ -26,18 +26,26 @@ class Learner:
     """A network that learns from a replay, and its target network. Nothing here waits for the device."""
 
     def __init__(
-        self, built: Built, replay: Replay, settings: Agent, *, graph: bool = False, compile_: bool = False
+        self,
+        built: Built,
+        replay: Replay,
+        settings: AgentConfig,
+        *,
+        graph: bool = False,
+        compile_: bool = False,
     ):
         self.online = built.net
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.projector, self.replay, self.settings = built.projector, replay, settings
-        self.project_every, self.weight_decay = built.every, built.weight_decay
+        self.project_every_updates, self.weight_decay = built.project_every_updates, built.weight_decay
         self.joint_noise = built.joint_noise
         self.parameters: list[Tensor] = list(self.online.parameters())
         self.device = replay.mass.device
-        self.atoms = c51.support(settings.atoms, settings.limit, self.parameters[0])
+        self.atoms = c51.support(settings.atoms, settings.v_max, self.parameters[0])
         self.rate = torch.tensor(settings.learning_rate, device=self.device)
-        self.correction = torch.tensor(settings.correction, dtype=torch.float64, device=self.device)
+        self.importance_exponent = torch.tensor(
+            settings.importance_exponent, dtype=torch.float64, device=self.device
+        )
         self._knobs: tuple[float, float] | None = None  # what these two were last set to
         self.generator = Generator(self.device)
         self.watch = UpdateMonitor([name for name, _ in self.online.named_parameters()], self.device)
@@ -52,16 +60,16 @@ class Learner:
         self._note_, self._rank_ = prepared(self.note_), prepared(self.rank_)
         self._update: Callable[[], None] = self._captured() if graph else self._learn
 
-    def update(self, rate: float, correction: float) -> None:
+    def update(self, rate: float, importance_exponent: float) -> None:
         """Learn from one batch."""
-        if self._knobs != (rate, correction):
+        if self._knobs != (rate, importance_exponent):
             self.rate.fill_(rate)
-            self.correction.fill_(correction)
-            self._knobs = (rate, correction)
+            self.importance_exponent.fill_(importance_exponent)
+            self._knobs = (rate, importance_exponent)
         self._update()
         self.updates += 1
-        rare = self.projector is not None and self.project_every > 1
-        if rare and self.updates % self.project_every == 0:
+        rare = self.projector is not None and self.project_every_updates > 1
+        if rare and self.updates % self.project_every_updates == 0:
             self.projector.project_()  # type: ignore[union-attr]
         if self.updates % self.settings.target_every == 0:
             self.copy_to_target_()
@@ -82,7 +90,7 @@ class Learner:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         self._note_(loss, torch.stack(torch._foreach_norm(gradients)))
         self.optimizer.step()
-        if self.projector is not None and self.project_every == 1:
+        if self.projector is not None and self.project_every_updates == 1:
             self.projector.project_()
         self._rank_(batch.slots, losses)
 
@@ -107,7 +115,9 @@ class Learner:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The weighted mean loss of a batch, the loss of each transition, and the gradient for `taken`."""
         targets = c51.double_q_targets(batch.rewards, batch.discounts, best, values, self.atoms)
-        weights = importance_weights(batch.probabilities, self.correction).to(targets.dtype) / len(best)
+        weights = importance_weights(batch.probabilities, self.importance_exponent).to(targets.dtype) / len(
+            best
+        )
         losses = -(targets * taken).sum(-1)
         return (weights * losses).sum(), losses, -weights[:, None] * targets
 

@@ -21,7 +21,7 @@ class Built:
 
     net: RainbowNet
     projector: nap.Projector | None
-    every: int = 1
+    project_every_updates: int = 1
     weight_decay: float = 0.0
     joint_noise: bool = False  # noisy layers have one radius
 
@@ -43,4 +43,4 @@ def build(variant: Variant, make: Callable[[], RainbowNet], example: torch.Tenso
             noise=variant.noise,
         )
     joint = variant.project and variant.noise == "joint"
-    return Built(net, projector, variant.every, variant.weight_decay, joint)
+    return Built(net, projector, variant.project_every_updates, variant.weight_decay, joint)

@@ -42,8 +42,8 @@ class Scoreboard:
     finished: list[float] = field(default_factory=list)
 
     @classmethod
-    def of(cls, lanes: int) -> Scoreboard:
-        return cls(np.zeros(lanes))
+    def of(cls, num_envs: int) -> Scoreboard:
+        return cls(np.zeros(num_envs))
 
     def note(self, step: Step) -> None:
         self.running = np.where(step.first, 0.0, self.running + step.scores)

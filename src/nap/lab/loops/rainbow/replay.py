@@ -1,6 +1,6 @@
 """Prioritised n-step replay on the device: every frame is stored once, stacks are put together when sampled.
 
-N games that step together fill N lanes of one ring. Slot t of a lane holds frame t, the action taken
+N environments that step together have a row each of one ring. Slot t of a row holds frame t, the action taken
 there, what it earned, and whether the episode ended with it. A transition is a slot from which n steps
 are known, or fewer at the end of an episode; it can be sampled from then on, until its stack of frames
 begins to be overwritten. The frame after which an episode ended fills a slot, too, with no action of its own.
@@ -49,23 +49,23 @@ class Batch:
 
 
 class Replay:
-    """A ring of `length` slots for each of `lanes` games.
+    """A ring of `length` slots for each of `num_envs` environments.
 
     Args:
-        exponent: of priorities: a transition is drawn in proportion to priority^exponent.
+        priority_exponent: a transition is drawn in proportion to priority^priority_exponent.
         uniform: share of draws in which all are alike.
         agents: whose transitions are drawn apart; 0 for one agent, and no axis for it.
     """
 
     def __init__(
         self,
-        lanes: int,
+        num_envs: int,
         length: int,
         shape: tuple[int, ...],
         *,
         stack: int = 4,
         steps: int = 3,
-        exponent: float = 0.5,
+        priority_exponent: float = 0.5,
         uniform: float = 1e-3,
         agents: int = 0,
         device: torch.device | None = None,
@@ -76,21 +76,23 @@ class Replay:
             raise ValueError(
                 f"uniform is {uniform}; without a share above 0 nothing of priority 0 can be drawn"
             )
-        self.lanes, self.length, self.stack, self.steps = lanes, length, stack, steps
-        self.exponent, self.uniform = exponent, uniform
+        self.num_envs, self.length, self.stack, self.steps = num_envs, length, stack, steps
+        self.priority_exponent, self.uniform = priority_exponent, uniform
         self.agents = agents
         apart = (agents,) if agents else ()
 
         def per_slot(dtype: torch.dtype, *more: int) -> Tensor:
-            return torch.zeros(*apart, lanes, length, *more, dtype=dtype, device=device)
+            return torch.zeros(*apart, num_envs, length, *more, dtype=dtype, device=device)
 
         self.frames = per_slot(torch.uint8, *shape)
         self.actions = per_slot(torch.uint8)
         self.rewards, self.discounts = per_slot(torch.float32), per_slot(torch.float32)
         self.first, self.ended, self.idle = (per_slot(torch.bool) for _ in range(3))
-        blocks = -(-lanes * length // BLOCK)
+        blocks = -(-num_envs * length // BLOCK)
         self._blocks = torch.full((*apart, blocks, BLOCK), NEVER, dtype=torch.float32, device=device)
-        self.mass = self._blocks.flatten(-2)[..., : lanes * length].unflatten(-1, (lanes, length))  # a view
+        self.mass = self._blocks.flatten(-2)[..., : num_envs * length].unflatten(
+            -1, (num_envs, length)
+        )  # a view
         self.largest = torch.ones(apart, dtype=torch.float32, device=device)  # the largest priority seen
         self.head = torch.zeros(apart, dtype=torch.int64, device=device)  # the slot of the newest frames
 
@@ -157,7 +159,7 @@ class Replay:
 
     def _make_ready_(self) -> None:
         """Transitions that became complete with the step just written get the largest priority seen."""
-        new = (self.largest**self.exponent).unsqueeze(-1)
+        new = (self.largest**self.priority_exponent).unsqueeze(-1)
         open_ = torch.ones(self.mass.shape[:-1], dtype=torch.bool, device=self.mass.device)
         ended_now = self._at(self.ended, 0)
         for back in range(self.steps):
@@ -181,8 +183,8 @@ class Replay:
 
     def newest(self) -> Tensor:
         """The stacks of frames that the games show now, (N, stack, *shape)."""
-        lanes = torch.arange(self.first.shape[:-1].numel(), device=self.mass.device)
-        return self._stacks(lanes, self.here.expand(len(lanes))).unflatten(0, self.first.shape[:-1])
+        num_envs = torch.arange(self.first.shape[:-1].numel(), device=self.mass.device)
+        return self._stacks(num_envs, self.here.expand(len(num_envs))).unflatten(0, self.first.shape[:-1])
 
     def sample(self, size: int, generator: Generator | None = None) -> Batch:
         """Draw `size` transitions, with replacement. Of one agent."""
@@ -219,7 +221,7 @@ class Replay:
 
     def update_(self, slots: Tensor, priorities: Tensor) -> None:
         """Priorities of sampled transitions, as they are now."""
-        masses = (priorities**self.exponent).to(self.mass.dtype)
+        masses = (priorities**self.priority_exponent).to(self.mass.dtype)
         places = slots + self._offsets(self._blocks.shape[-2] * BLOCK)
         self._blocks.view(-1).index_copy_(0, places.flatten(), masses.flatten())
         self.largest.copy_(torch.maximum(self.largest, priorities.amax(-1)))
@@ -236,8 +238,8 @@ class Replay:
             tensor.copy_(state[name])
 
     def _transitions(self, slots: Tensor, probabilities: Tensor) -> Batch:
-        places = (slots + self._offsets(self.lanes * self.length)).flatten()
-        lanes, start = places // self.length, places % self.length
+        places = (slots + self._offsets(self.num_envs * self.length)).flatten()
+        num_envs, start = places // self.length, places % self.length
         stored = (self.actions, self.rewards, self.discounts, self.ended)
         actions_at, rewards_at, discounts_at, ended_at = (t.view(-1, self.length) for t in stored)
         at = start
@@ -245,28 +247,28 @@ class Replay:
         discounts = torch.ones_like(rewards)
         going = torch.ones_like(start, dtype=torch.bool)
         for _ in range(self.steps):
-            rewards = rewards + going * discounts * rewards_at[lanes, at]
-            discounts = torch.where(going, discounts * discounts_at[lanes, at], discounts)
-            ended = ended_at[lanes, at]
+            rewards = rewards + going * discounts * rewards_at[num_envs, at]
+            discounts = torch.where(going, discounts * discounts_at[num_envs, at], discounts)
+            ended = ended_at[num_envs, at]
             at = torch.where(going, (at + 1) % self.length, at)
             going = going & ~ended
         return Batch(
-            states=self._stacks(lanes, start).unflatten(0, slots.shape),
-            actions=actions_at[lanes, start].long().view(slots.shape),
+            states=self._stacks(num_envs, start).unflatten(0, slots.shape),
+            actions=actions_at[num_envs, start].long().view(slots.shape),
             rewards=rewards.view(slots.shape),
             discounts=discounts.view(slots.shape),
-            next_states=self._stacks(lanes, at).unflatten(0, slots.shape),
+            next_states=self._stacks(num_envs, at).unflatten(0, slots.shape),
             slots=slots,
             probabilities=probabilities,
         )
 
-    def _stacks(self, lanes: Tensor, at: Tensor) -> Tensor:
+    def _stacks(self, num_envs: Tensor, at: Tensor) -> Tensor:
         """The last frames of the episode up to `at` (B,), oldest first, then zeros if they are too few."""
         places = torch.arange(self.stack, device=at.device)
         back = (at.unsqueeze(1) - places).remainder(self.length)  # newest first
-        begun = self.first.view(-1, self.length)[lanes.unsqueeze(1), back].int()
+        begun = self.first.view(-1, self.length)[num_envs.unsqueeze(1), back].int()
         shown = ((begun.cumsum(1) - begun) == 0).sum(1, keepdim=True)  # up to the episode's first frame
         index = (at.unsqueeze(1) - shown + 1 + places).remainder(self.length)
-        frames = self.frames.flatten(0, self.axis - 1)[lanes.unsqueeze(1), index]
+        frames = self.frames.flatten(0, self.axis - 1)[num_envs.unsqueeze(1), index]
         seen = places < shown
         return frames * seen.view(*seen.shape, *[1] * (frames.ndim - 2))

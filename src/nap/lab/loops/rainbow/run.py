@@ -1,6 +1,6 @@
-"""An agent that plays and learns, stretch by stretch; one game after another where there are several.
+"""An agent that plays and learns, chunk by chunk; one game after another where there are several.
 
-Everything random is a function of (seed, stretch), and all else is in the state, so a run that resumes
+Everything random is a function of (seed, chunk), and all else is in the state, so a run that resumes
 goes on as if nothing had happened, as far as its games can be saved: those of Atari cannot, and begin
 new episodes then.
 """
@@ -16,7 +16,7 @@ import torch
 
 from nap.lab.loops.rainbow import measure
 from nap.lab.loops.rainbow.actor import Actor
-from nap.lab.loops.rainbow.evaluation import LANES, evaluate
+from nap.lab.loops.rainbow.evaluation import NUM_EVAL_ENVS, evaluate
 from nap.lab.loops.rainbow.games import Games, make
 from nap.lab.loops.rainbow.learner import Learner
 from nap.lab.loops.rainbow.networks import build
@@ -27,13 +27,13 @@ from nap.lab.models.rainbow_net import RainbowNet
 
 PROBE = 256  # states that units and rank are measured on
 WORTH_COMPILING = 50_000  # updates: compiling takes about 40 s, and saves about 0.6 ms of each
-STRETCH = 1024  # steps of all lanes together, at most, between two moments at which a run can be laid down
+CHUNK_STEPS = 1024  # steps of all environments together, at most, between two checkpoints
 
 
 class RainbowRun:
-    """The `Work` of one agent: `step` is a stretch of play; an interval, of one or more, ends in a row."""
+    """The `Work` of one agent: `step` is a chunk of play; an interval, of one or more, ends in a row."""
 
-    unit = "stretches"
+    unit = "chunks"
 
     def __init__(
         self,
@@ -48,20 +48,20 @@ class RainbowRun:
         self.what, self.device, self.threads = what, device, threads
         settings, self.variant = what.settings, what.variant
         self.games = self._make(what.games[0])
-        shape, lanes = self.games.shape, settings.lanes
-        per_interval = what.frames / (what.intervals * lanes * self.games.frames_per_step)
-        self.parts = max(1, math.ceil(per_interval * lanes / STRETCH))  # stretches of an interval
-        self.steps = max(1, round(per_interval / self.parts))  # that all lanes make in a stretch
-        self.in_game = what.intervals * self.parts  # stretches of a game
+        shape, num_envs = self.games.shape, settings.num_envs
+        per_interval = what.frames / (what.intervals * num_envs * self.games.frames_per_step)
+        self.parts = max(1, math.ceil(per_interval * num_envs / CHUNK_STEPS))  # chunks of an interval
+        self.steps = max(1, round(per_interval / self.parts))  # of each environment in a chunk
+        self.in_game = what.intervals * self.parts  # chunks of a game
         self.total, self.done = len(what.games) * self.in_game, 0
-        self.steps_per_unit = max(1, self.steps * lanes // settings.steps_per_update)
+        self.steps_per_unit = max(1, self.steps * num_envs // settings.steps_per_update)
         self.replay = memory(
-            lanes,
-            settings.replay // lanes,
+            num_envs,
+            settings.replay_size // num_envs,
             shape,
             stack=settings.stack,
             steps=settings.n_steps,
-            exponent=settings.exponent,
+            priority_exponent=settings.priority_exponent,
             device=device,
         )
 
@@ -94,16 +94,16 @@ class RainbowRun:
             graph=graph,
             compile_=compile_,
         )
-        self.scores = Scoreboard.of(lanes)
+        self.scores = Scoreboard.of(num_envs)
         self.stored = self.owed = 0
         self._no_replay = self._no_episodes = False  # what a resume could not take up
 
     def step(self) -> list[dict[str, Any]]:
         self.begin_chunk()
         for step in range(self.steps):
-            rate, correction = self.rate_and_correction(step)
+            rate, importance_exponent = self.rate_and_importance_exponent(step)
             for _ in range(self.updates_due()):
-                self.learner.update(rate(self.learner.updates), correction)
+                self.learner.update(rate(self.learner.updates), importance_exponent)
             self.games.send(self.actor.chosen())  # chosen before these updates, which go on meanwhile
             self.receive()
             self.actor.turn()
@@ -111,12 +111,12 @@ class RainbowRun:
 
     def begin_chunk(self) -> None:
         """Seed the chunk's random numbers, and enter a game or begin anew what a resume could not take up."""
-        visit, stretch = divmod(self.done, self.in_game)
+        visit, chunk = divmod(self.done, self.in_game)
         self.learner.generator.manual_seed(_number("play", self.what.seed, self.done))
         if self._no_replay:
             self.replay.clear_()  # it fills anew before learning goes on
             self.stored = 0
-        if stretch == 0:
+        if chunk == 0:
             self._enter(visit)
         elif self._no_replay or self._no_episodes:
             if self._no_episodes:
@@ -124,20 +124,20 @@ class RainbowRun:
             self._begin()
         self._no_replay = self._no_episodes = False
 
-    def rate_and_correction(self, step: int) -> tuple[Callable[[int], float], float]:
+    def rate_and_importance_exponent(self, step: int) -> tuple[Callable[[int], float], float]:
         """The schedule of learning rates, and the exponent of importance weights at a step of this chunk."""
-        visit, stretch = divmod(self.done, self.in_game)
+        visit, chunk = divmod(self.done, self.in_game)
         settings = self.what.settings
-        progress = (stretch * self.steps + step) / (self.in_game * self.steps)
+        progress = (chunk * self.steps + step) / (self.in_game * self.steps)
         rate = self.variant.rate(settings.learning_rate, self.updates_in(visit))
-        return rate, settings.correction + progress * (1 - settings.correction)
+        return rate, settings.importance_exponent + progress * (1 - settings.importance_exponent)
 
     def updates_due(self) -> int:
-        """The updates that the steps of all lanes bring; none before there is enough to learn from."""
+        """The updates that a step of all environments brings; none before there is enough to learn from."""
         settings = self.what.settings
-        if self.stored < settings.learn_start:
+        if self.stored < settings.min_replay_size:
             return 0
-        due, self.owed = divmod(self.owed + settings.lanes, settings.steps_per_update)
+        due, self.owed = divmod(self.owed + settings.num_envs, settings.steps_per_update)
         return due
 
     def receive(self) -> None:
@@ -145,20 +145,20 @@ class RainbowRun:
         outcome = self.games.recv()
         self.scores.note(outcome)
         deliver_(outcome, self.what.settings.discount, self.actor.outcome)
-        self.stored += self.what.settings.lanes
+        self.stored += self.what.settings.num_envs
 
     def end_chunk(self) -> list[dict[str, Any]]:
         """The rows of an interval that is over; raises where an update was not finite."""
-        visit, stretch = divmod(self.done, self.in_game)
+        visit, chunk = divmod(self.done, self.in_game)
         self.learner.watch.check()
         self.done += 1
-        interval, rest = divmod(stretch + 1, self.parts)
+        interval, rest = divmod(chunk + 1, self.parts)
         return [] if rest else self._rows(visit, interval)
 
     def updates_in(self, visit: int) -> int:
         """How many updates this visit to a game will bring."""
         settings, fills = self.what.settings, visit == 0 or self.what.changes.new_replay
-        steps = self.steps * self.in_game * settings.lanes - (settings.learn_start if fills else 0)
+        steps = self.steps * self.in_game * settings.num_envs - (settings.min_replay_size if fills else 0)
         return max(1, steps // settings.steps_per_update)
 
     def state_dict(self) -> dict[str, Any]:
@@ -203,9 +203,9 @@ class RainbowRun:
             lost.append("the replay was not saved (--no-save-replay) and fills anew")
         return "; ".join(lost)
 
-    def _make(self, game: str, lanes: int | None = None) -> Games:
-        lanes = lanes or self.what.settings.lanes
-        return make(game, lanes, full_actions=self.what.full_actions, threads=self.threads)
+    def _make(self, game: str, num_envs: int | None = None) -> Games:
+        num_envs = num_envs or self.what.settings.num_envs
+        return make(game, num_envs, full_actions=self.what.full_actions, threads=self.threads)
 
     def _play(self, game: str) -> None:
         self.games.close()
@@ -228,7 +228,7 @@ class RainbowRun:
                 self.replay.clear_()
                 self.stored = 0
         self.owed = 0
-        self.scores = Scoreboard.of(self.what.settings.lanes)
+        self.scores = Scoreboard.of(self.what.settings.num_envs)
         self.games.reset(_number("game", self.what.seed, visit))
         self._begin()
 
@@ -237,13 +237,13 @@ class RainbowRun:
         self.actor.begin()
 
     def _evaluated(self, visit: int, interval: int) -> dict[str, Any]:
-        games = self._make(self.what.games[visit], min(LANES, self.what.settings.lanes))
+        games = self._make(self.what.games[visit], min(NUM_EVAL_ENVS, self.what.settings.num_envs))
         try:
             return evaluate(
                 self.learner.online,
                 self.learner.atoms,
                 games,
-                self.what.settings.evaluation,
+                self.what.settings.eval_frames,
                 stack=self.what.settings.stack,
                 seed=_number("evaluation", self.what.seed, visit, interval),
             )
@@ -252,7 +252,7 @@ class RainbowRun:
 
     def _rows(self, visit: int, interval: int) -> list[dict[str, Any]]:
         what = self.what
-        per_interval = self.parts * self.steps * what.settings.lanes * self.games.frames_per_step
+        per_interval = self.parts * self.steps * what.settings.num_envs * self.games.frames_per_step
         common = {"arm": self.variant.name, **what.tags, "game": what.games[visit], "seed": what.seed}
         common |= {"frames": (visit * what.intervals + interval) * per_interval}
         if len(what.games) > 1 or "cycle" in common:
@@ -260,10 +260,10 @@ class RainbowRun:
             place = {"visit": visit, "cycle": cycle, "frames_in_game": interval * per_interval}
             common = place | common  # a fresh agent's visit is the one its tags say
         row = common | self.scores.read() | self.learner.watch.read()
-        if what.settings.evaluation:
+        if what.settings.eval_frames:
             row |= {"training_score": row["score"]} | self._evaluated(visit, interval)
         row["learning_rate"] = self.learner.rate.item()
-        if self.stored >= what.settings.learn_start:
+        if self.stored >= what.settings.min_replay_size:
             row |= measure.numbers(self.learner, self.replay.sample(PROBE, self.learner.generator).states)
         layers = [common | {"kind": "layer"} | layer for layer in measure.by_layer(self.learner)]
         return [row, *layers]

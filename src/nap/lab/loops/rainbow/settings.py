@@ -11,14 +11,14 @@ from nap.validation import check_range as check
 
 
 @dataclass(frozen=True)
-class Agent:
+class AgentConfig:
     """How the agent plays and learns. A step is one action, four frames of an Atari game."""
 
-    lanes: int = 64
+    num_envs: int = 64
     """games played side by side; 1 is DQN Zoo's order of events"""
-    replay: int = 1_000_000
+    replay_size: int = 1_000_000
     """transitions that are kept"""
-    learn_start: int = 20_000
+    min_replay_size: int = 20_000
     """steps before learning begins"""
     steps_per_update: int = 4
     """steps between two updates"""
@@ -36,38 +36,38 @@ class Agent:
     """discount of a step"""
     n_steps: int = 3
     """steps of a return before the target network takes over"""
-    exponent: float = 0.5
+    priority_exponent: float = 0.5
     """exponent of priorities"""
-    correction: float = 0.4
+    importance_exponent: float = 0.4
     """exponent of the importance weights at the start; 1 at the end"""
     hidden: int = 512
     """units of each stream's hidden layer"""
     atoms: int = 51
     """atoms of the value distributions"""
-    limit: float = 10.0
+    v_max: float = 10.0
     """largest return that they hold, and the smallest, with a minus"""
     stack: int = 4
     """frames in a state"""
-    evaluation: int = 0
+    eval_frames: int = 0
     """frames that are played without learning after each interval, for its score; 0: training's own"""
     save_replay: bool = True
     """checkpoints hold the replay (7 GB at 1M frames); else it fills anew after a resume"""
 
     def __post_init__(self) -> None:
-        counts = ("lanes", "steps_per_update", "target_every", "batch_size", "n_steps", "hidden", "stack")
+        counts = ("num_envs", "steps_per_update", "target_every", "batch_size", "n_steps", "hidden", "stack")
         for name in counts:
             check(self, name, getattr(self, name), 1)
         check(self, "atoms", self.atoms, 2)
-        check(self, "learn_start", self.learn_start, self.lanes * self.n_steps, self.replay)
+        check(self, "min_replay_size", self.min_replay_size, self.num_envs * self.n_steps, self.replay_size)
         check(self, "learning_rate", self.learning_rate, 1e-12, 1.0)
         check(self, "adam_eps", self.adam_eps, 1e-12, 1.0)
         check(self, "clip", self.clip, 1e-6)
-        check(self, "limit", self.limit, 1e-6)
-        check(self, "evaluation", self.evaluation, 0)
-        for name in ("discount", "exponent", "correction"):
+        check(self, "v_max", self.v_max, 1e-6)
+        check(self, "eval_frames", self.eval_frames, 0)
+        for name in ("discount", "priority_exponent", "importance_exponent"):
             check(self, name, getattr(self, name), 0, 1)
-        least = self.lanes * 2 * (self.stack + self.n_steps)
-        check(self, "replay", self.replay, least)
+        least = self.num_envs * 2 * (self.stack + self.n_steps)
+        check(self, "replay_size", self.replay_size, least)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class AgentRun:
     """All that determines the rows of one agent, or of a few that differ in their seeds alone."""
 
     variant: Variant
-    settings: Agent
+    settings: AgentConfig
     games: tuple[str, ...]  # played one after the other
     frames: int  # of each of them
     intervals: int  # into which those are divided; a row each

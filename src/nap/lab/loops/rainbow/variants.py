@@ -28,7 +28,7 @@ class Variant:
     decay: float = 1e-3  # how far scales and offsets are pulled back at each update, if they are
     noise: Literal["joint", "separate", "free"] = "separate"  # radii of noisy layers' means and noise
     last_share: float = 0.0  # of the peak rate: where schedules end; 0: at the paper's rate
-    every: int = 1  # updates between two projections
+    project_every_updates: int = 1
     offsets: bool = True  # of the inserted norms
     weight_decay: float = 0.0  # AdamW's, of weights; biases, scales and offsets have none
 

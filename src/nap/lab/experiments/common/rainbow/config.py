@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from nap.lab.loops.rainbow.atari import GAMES
 from nap.lab.loops.rainbow.games import BUILT_IN
-from nap.lab.loops.rainbow.settings import Agent
+from nap.lab.loops.rainbow.settings import AgentConfig
 from nap.lab.loops.rainbow.variants import Variant
 from nap.validation import check_range as check
 
@@ -15,14 +15,14 @@ EVERY_THIRD = GAMES[::3]  # in the order of the alphabet, as in the paper's appe
 
 
 @dataclass(frozen=True)
-class RainbowConfig(Agent):
+class RainbowConfig(AgentConfig):
     """What all Rainbow experiments have in common."""
 
     frames: int = 200_000_000
     """frames of each game"""
     intervals: int = 200
     """rows of each game: scores, norms, rates, units and rank, at equal distances"""
-    smoke: int = 0
+    smoke_frames: int = 0
     """frames of games other than the built-in ones, if those are only to be tried, by one agent; or 0"""
     seeds: int = 4
     """agents of each arm and game"""
@@ -41,13 +41,13 @@ class RainbowConfig(Agent):
         super().__post_init__()
         for name in ("frames", "intervals", "seeds", "seeds_per_run"):
             check(self, name, getattr(self, name), 1)
-        check(self, "smoke", self.smoke, 0)
+        check(self, "smoke_frames", self.smoke_frames, 0)
         check(self, "first_seed", self.first_seed, 0)
         check(self, "last_share", self.last_share, 0, 1)
 
-    def agent(self) -> Agent:
+    def agent(self) -> AgentConfig:
         """The agent's own settings among these."""
-        return Agent(**{field.name: getattr(self, field.name) for field in fields(Agent)})
+        return AgentConfig(**{field.name: getattr(self, field.name) for field in fields(AgentConfig)})
 
     @property
     def seeds_of_runs(self) -> list[range]:
@@ -64,7 +64,7 @@ class RainbowConfig(Agent):
 
     def only_tries(self, game: str) -> bool:
         """Whether this game is here to see that it runs."""
-        return self.smoke > 0 and game not in BUILT_IN
+        return self.smoke_frames > 0 and game not in BUILT_IN
 
 
 Config = TypeVar("Config", bound=RainbowConfig)

@@ -39,7 +39,7 @@ def _single(
     tags: dict[str, Any] = {"experiment": experiment}
     if variant.schedule == "linear":
         tags["end_at"] = variant.end_at
-    frames = config.smoke if config.only_tries(game) else config.frames
+    frames = config.smoke_frames if config.only_tries(game) else config.frames
     variant, agent = config.adapted(variant), config.agent()
     what = AgentRun(
         variant, agent, (game,), frames, config.intervals, seeds[0], tags=tags, seeds_per_run=len(seeds)

@@ -47,7 +47,7 @@ class StackedLearner:
         for k, learner in enumerate(learners):
             self._adopt_(k, learner)
         self.rates = share_([learner.rate for learner in learners])
-        self.corrections = share_([learner.correction for learner in learners])
+        self.importance_exponents = share_([learner.importance_exponent for learner in learners])
         self.monitor = MonitorState(
             *(share_(tensors) for tensors in zip(*(x.watch.tensors for x in learners), strict=True))
         )
@@ -77,21 +77,21 @@ class StackedLearner:
         """How many each agent has made."""
         return self.learners[0].updates
 
-    def update(self, rates: Sequence[float], correction: float) -> None:
+    def update(self, rates: Sequence[float], importance_exponent: float) -> None:
         """Each agent learns from a batch of its own, at its own rate."""
-        knobs = (tuple(rates), correction)
+        knobs = (tuple(rates), importance_exponent)
         if self._knobs != knobs:
             if len(set(rates)) == 1:
                 self.rates.fill_(rates[0])
             else:
                 for learner, rate in zip(self.learners, rates, strict=True):
                     learner.rate.fill_(rate)
-            self.corrections.fill_(correction)
+            self.importance_exponents.fill_(importance_exponent)
             self._knobs = knobs
         self._update()
         for learner in self.learners:
             learner.updates += 1
-        every = self.learners[0].project_every
+        every = self.learners[0].project_every_updates
         if every > 1 and self.updates % every == 0:
             self.radii.project_(self.weights)
         if self.updates % self.settings.target_every == 0:
@@ -140,7 +140,9 @@ class StackedLearner:
         rewards, discounts = batch.rewards.flatten(), batch.discounts.flatten()
         targets = c51.double_q_targets(rewards, discounts, best.flatten(), values.flatten(0, 1), self.atoms)
         targets = targets.view_as(taken)
-        weights = importance_weights(batch.probabilities, self.corrections.unsqueeze(1)).to(targets.dtype)
+        weights = importance_weights(batch.probabilities, self.importance_exponents.unsqueeze(1)).to(
+            targets.dtype
+        )
         weights = weights / best.shape[1]
         losses = -(targets * taken).sum(-1)
         return (weights * losses).sum(1), losses, -weights.unsqueeze(-1) * targets
@@ -154,7 +156,7 @@ class StackedLearner:
             tensor.copy_(now)
         self.clip_factors.copy_((norm / self.settings.clip).clamp(min=1))
         self._adam_()
-        if self.learners[0].project_every == 1:
+        if self.learners[0].project_every_updates == 1:
             self.radii.project_(self.weights)
 
     @torch.no_grad()
@@ -227,8 +229,8 @@ def _check_alike(learners: Sequence[Learner]) -> None:
                 f"agents that learn in one update need networks of one shape, and these differ in "
                 f"{', '.join(differ)}; stack agents with the same norms, games and sizes"
             )
-        if learner.project_every != first.project_every:
+        if learner.project_every_updates != first.project_every_updates:
             raise ValueError(
                 f"agents that learn in one update are projected at the same updates, and these every "
-                f"{first.project_every} and every {learner.project_every}; stack them apart"
+                f"{first.project_every_updates} and every {learner.project_every_updates}; stack them apart"
             )

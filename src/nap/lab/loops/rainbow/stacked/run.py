@@ -29,7 +29,7 @@ ALIKE = ("games", "frames", "intervals", "changes", "full_actions")  # what agen
 class StackedRun:
     """The `Work` of K agents, whose rows are those of K runs of one agent."""
 
-    unit = "stretches"
+    unit = "chunks"
 
     def __init__(
         self,
@@ -74,11 +74,13 @@ class StackedRun:
             run.begin_chunk()
         self.actor.announce()
         for step in range(self.runs[0].steps):
-            schedules, corrections = zip(*(run.rate_and_correction(step) for run in self.runs), strict=True)
+            schedules, importance_exponents = zip(
+                *(run.rate_and_importance_exponent(step) for run in self.runs), strict=True
+            )
             due = [run.updates_due() for run in self.runs]
             for _ in range(due[0]):
                 rates = [rate(self.learner.updates) for rate in schedules]
-                self.learner.update(rates, corrections[0])
+                self.learner.update(rates, importance_exponents[0])
             for run, actions in zip(self.runs, self.actor.chosen(), strict=True):
                 run.games.send(actions)
             for run in self.runs:
