@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import nap
 from nap.norms.norm import Norm
-from small_nets import NETS, every_net, mlp
+from small_nets import NETS, NoBias, every_net, mlp
 
 
 @pytest.fixture(autouse=True)
@@ -112,20 +112,9 @@ def test_compiled_without_graph_breaks_it_is_the_same(build, inputs):
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5)
 
 
-class NoBias(nn.Module):
-    """Nothing but the hook tells its layers from those of a converted one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(8, 8, bias=False), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.relu(self.first(x)))
-
-
 TWINS = """
-import sys, torch, nap, test_converted
-plain, model, x = test_converted.NoBias(), test_converted.NoBias(), torch.randn(3, 8)
+import sys, torch, nap, small_nets
+plain, model, x = small_nets.NoBias(), small_nets.NoBias(), torch.randn(3, 8)
 def compiled(net): return torch.compile(net, backend="eager")(x)
 compiled(plain)
 nap.normalize_(model, x)
@@ -141,9 +130,9 @@ def test_code_compiled_for_a_plain_twin_is_not_taken_for_the_converted_one(tmp_p
 
 
 PLAIN_FIRST = """
-import pickle, sys, torch, test_converted
+import pickle, sys, torch, small_nets
 model, x, expected = pickle.load(open(sys.argv[1], "rb"))
-torch.compile(test_converted.NoBias(), backend="eager")(x)
+torch.compile(small_nets.NoBias(), backend="eager")(x)
 torch.testing.assert_close(torch.compile(model, backend="eager")(x), expected)
 """
 

@@ -28,6 +28,17 @@ class Decoder(nn.Module):
         return self.head(x + self.down(F.gelu(self.up(self.norm(x)))))
 
 
+class NoBias(nn.Module):
+    """Nothing but the hook tells its layers from those of a converted one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8, bias=False), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(x)))
+
+
 def mlp() -> Any:
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 3))
 

@@ -72,7 +72,7 @@ def test_several_experiments_that_share_runs_share_jobs() -> None:
     assert len(found) == len({job.folder for job in found}) == 17
     assert found[-1].label == "walk walks"
     assert found[-1].command[4:7] == ("fig4", "stats", "walk")
-    assert found[-1].command[-1] == "16/16"
+    assert found[-1].command[-1] == "17/17"
 
 
 def test_a_folder_says_what_there_is_to_do(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -132,7 +133,7 @@ def test_an_experiment_that_workers_cannot_import_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = ModuleType("made_here")
-    made.EXPERIMENT = experiments(["tiny"])["tiny"]  # type: ignore[attr-defined]
+    made.EXPERIMENT = replace(experiments(["tiny"])["tiny"], name="mine")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "made_here", made)
     monkeypatch.setitem(MODULES, "mine", "made_here")
     assert main(["sweep", "mine"]) == BAD_USAGE
