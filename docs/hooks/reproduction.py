@@ -6,6 +6,7 @@ A page asks for them in a comment on a line of its own:
     <!-- lab: figure fig1-small -->   the first figure of these rows
     <!-- lab: verdicts fig1 -->       all claims, decided on all rows but superseded ones, and the figures
     <!-- lab: archive fig1-small -->  the same of these rows alone
+    <!-- lab: rates fig1-small-tuning -->  result against learning rate, arm by arm, from a tuning
     <!-- lab: ranges fig1-small -->   least and most of each measure, arm by arm, in these rows
     <!-- lab: overview -->            all experiments
     <!-- lab: summary -->             every verdict, and what fails
@@ -27,6 +28,7 @@ from nap.lab.claims import Verdict
 from nap.lab.claims.verdicts import summary
 from nap.lab.experiments import MODULES, experiments
 from nap.lab.experiments.experiment import Experiment
+from nap.lab.report import sensitivity
 from nap.lab.report.draw import figure_html
 from nap.lab.report.facts import find_groups
 from nap.lab.report.page import Part, parts_of
@@ -149,6 +151,18 @@ def _drawn(part: Part, place: str) -> str:
     return '<div class="from-rows" data-search-exclude>' + "\n".join(html) + "</div>"
 
 
+def rates(packed: str) -> str:
+    """The plot of result against learning rate, and the range of rates that works for each arm."""
+    (record,) = [record for record in records() if record.name == packed]
+    assert record.archive is not None, f"{packed} has no rows in evidence/"
+    with unpacked(record.archive) as folder:
+        (tuning,) = sensitivity.find(folder)
+    place = f"rates-in-{packed}"
+    drawn = f"{figure_html(sensitivity.figure(tuning, place))}{sensitivity.ranges(tuning) or ''}"
+    _html[place] = f'<div class="from-rows" data-search-exclude>{drawn}</div>'
+    return f'<div data-place="{place}"></div>'
+
+
 def overview(_: str) -> str:
     """One line an experiment: what the paper shows with it, and the verdicts so far."""
     lines = ["| Experiment | What the paper shows with it | Hold / fail / open |", "|---|---|---|"]
@@ -201,6 +215,7 @@ ASKED = {
     "figure": figure,
     "overview": overview,
     "ranges": ranges,
+    "rates": rates,
     "records": all_records,
     "summary": summary_table,
     "verdicts": verdicts,

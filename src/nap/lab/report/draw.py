@@ -86,7 +86,7 @@ def _ticks(axes: Axes, panel: Panel, low: float, high: float) -> None:
     first, last = min(xs), max(xs)
     if panel.x_log:
         axes.set_xscale("log")
-        axes.set_xlim(first / 1.1, last * 1.1)
+        axes.set_xlim(first / 1.25, last * 1.25)  # room for the last label
         rates = sorted(set(xs))
         axes.xaxis.set_major_locator(FixedLocator(rates[:: 1 + len(rates) // 7]))
         axes.xaxis.set_minor_locator(NullLocator())
@@ -130,14 +130,14 @@ def log_ticks(low: float, high: float) -> list[float]:
 def log_label(value: float) -> str:
     """A tick on a log axis: plain from 0.01 to 10,000, else a power of ten.
 
-    >>> log_label(0.01), log_label(5000.0), log_label(1e-6), log_label(2e5)
-    ('0.01', '5k', '10⁻⁶', '2×10⁵')
+    >>> log_label(0.01), log_label(5000.0), log_label(1e-6), log_label(1.6e-3)
+    ('0.01', '5k', '10⁻⁶', '1.6×10⁻³')
     """
     if 0.0099 < value < 10001:
         return style.count(value)
     exponent = math.floor(math.log10(value) + 1e-9)
-    factor = round(value / 10.0**exponent)
-    return style.power_of_ten(exponent) if factor == 1 else f"{factor}×{style.power_of_ten(exponent)}"
+    factor = f"{value / 10.0**exponent:.2g}"
+    return style.power_of_ten(exponent) if factor == "1" else f"{factor}×{style.power_of_ten(exponent)}"
 
 
 def tiny_label(value: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -80,25 +80,47 @@ def _number(value: Any) -> float | None:
     return None if value is None or not isfinite(value) else float(value)
 
 
+def by_setting(labels: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Labels by setting and arm, where all name a setting and settings have arms in common.
+
+    >>> by_setting(["CNN, random, none", "CNN, random, NaP", "MLP, random, none", "MLP, random, NaP"]).keys()
+    dict_keys(['CNN, random', 'MLP, random'])
+    >>> by_setting(["LayerNorm", "LayerNorm, rescaled", "NaP"]).keys()
+    dict_keys([''])
+    """
+    settings: dict[str, dict[str, str]] = {}
+    for label in labels:
+        setting, _, arm = label.rpartition(", ")
+        settings.setdefault(setting, {})[arm] = label
+    arms = [set(of) for of in settings.values()]
+    if "" in settings or len(arms) < 2 or not set.intersection(*arms):
+        return {"": {label: label for of in settings.values() for label in of.values()}}
+    return settings
+
+
 def figure(tuning: Tuning, name: str) -> Figure:
-    """One panel; a line for each arm, over a logarithmic axis of learning rates."""
-    lines = []
-    arms = {words: words.split(STATE)[0] for words in tuning.results}
+    """A panel for each setting of the task, in it a line for each arm over a logarithmic axis of rates."""
     draw = load(tuning.experiment).figure if tuning.experiment in MODULES else None
+    settings = by_setting(tuning.results)
+    arms = {arm: arm.split(STATE)[0] for of in settings.values() for arm in of}
     known = looks(getattr(draw, "LOOKS", {}), arms.values())
-    for words, of in tuning.results.items():
-        rates = sorted(of)
-        values = np.array([[np.nan if v is None else v for v in of[rate]] for rate in rates], float).T
-        if values.size:
-            drawn = curve(values, np.array(rates), smooth=False)
-            lines.append(Line(words, known[arms[words]], drawn))
-    words = tuning.metric.replace("_", " ")
-    note = "" if lines else "No rate has all its seeds yet."
-    panel = Panel(title=words.capitalize(), x_label="learning rate", lines=lines, x_log=True, note=note)
+    metric = tuning.metric.replace("_", " ").capitalize()
+    panels = []
+    for setting, labels in settings.items():
+        lines = []
+        for arm, label in labels.items():
+            of = tuning.results[label]
+            rates = sorted(of)
+            values = np.array([[np.nan if v is None else v for v in of[rate]] for rate in rates], float).T
+            if values.size:
+                lines.append(Line(arm, known[arms[arm]], curve(values, np.array(rates), smooth=False)))
+        note = "" if lines else "No rate has all its seeds yet."
+        title = f"{metric}: {setting}" if setting else metric
+        panels.append(Panel(title=title, x_label="learning rate", lines=lines, x_log=True, note=note))
     unfinished = "" if tuning.finished else " The search is not finished."
     return Figure(
         name,
-        [panel],
+        panels,
         columns=2,
         caption=f"Each arm by itself: its result at each learning rate, on tuning seeds.{unfinished}",
     )
@@ -130,9 +152,8 @@ def _fewer_seeds(tuning: Tuning, name: str) -> str:
     return f" (on {count} of {len(tuning.seeds)} seeds)" if count < len(tuning.seeds) else ""
 
 
-def section(tuning: Tuning, anchor: str) -> Html:
-    """The <section> of one tuning."""
-    good = "highest" if tuning.highest else "lowest"
+def ranges(tuning: Tuning) -> Html | None:
+    """The best rate of each arm, and the rates that are nearly as good, as a list."""
     found = {name: usable(of, highest=tuning.highest) for name, of in tuning.results.items()}
     rows = [
         element(
@@ -144,6 +165,12 @@ def section(tuning: Tuning, anchor: str) -> Html:
         if of is not None
         for best, low, high in [of]
     ]
+    return element("ul", *rows) if rows else None
+
+
+def section(tuning: Tuning, anchor: str) -> Html:
+    """The <section> of one tuning."""
+    good = "highest" if tuning.highest else "lowest"
     return element(
         "section",
         element("h2", f"Learning rates · {tuning.experiment}, scale {tuning.scale}"),
@@ -154,6 +181,6 @@ def section(tuning: Tuning, anchor: str) -> Html:
             class_="quiet",
         ),
         figure_html(figure(tuning, anchor)),
-        element("ul", *rows) if rows else None,
+        ranges(tuning),
         id=anchor,
     )
