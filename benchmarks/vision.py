@@ -1,7 +1,7 @@
 """What norms and projection cost image classifiers: steps and images per second of three arms.
 
     python benchmarks/vision.py --device cuda --net vgg                       batch 32, one CUDA graph a step
-    python benchmarks/vision.py --device cuda --net vgg --together 3          three networks in each step
+    python benchmarks/vision.py --device cuda --net vgg --seeds-per-run 3     three networks in each step
     python benchmarks/vision.py --device cuda --net vgg --stacked             one, by the kernels for several
     python benchmarks/vision.py --device cuda --net resnet --batch 256        ResNet-50 v2 at 224 × 224
     python benchmarks/vision.py --net vgg --batch 32 --steps 2 --turns 2      on this CPU
