@@ -50,7 +50,7 @@ LOOPS = {  # training loop → the others that it may reach: what they share, an
     "rainbow": {"common", "population"},
 }
 # files that need Triton, which comes with torch on Linux; optional
-KERNELS = {"nap.norms.fused", "nap.norms.rows", "nap.projection.fused"}
+KERNELS = {"nap.kernels.statistics_triton", "nap.kernels.norm_relu_triton", "nap.kernels.projection_triton"}
 SERVES = {  # module of nap.integrations → the libraries that it may import
     "nap.integrations.lightning": {"lightning", "pytorch_lightning"},
     "nap.integrations.huggingface": {"transformers"},
