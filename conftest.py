@@ -8,9 +8,7 @@ import torch
 
 NEED_TRITON = [
     "src/nap/lab/loops/supervised/stacked/bn_affine_triton.py",
-    "src/nap/lab/loops/supervised/stacked/conv_tma.py",
     "src/nap/lab/loops/supervised/stacked/conv_triton.py",
-    "src/nap/lab/loops/supervised/stacked/split_k.py",
     "src/nap/lab/loops/population/fused_adam.py",
     "src/nap/lab/loops/supervised/stacked/fused_bn_relu_triton.py",
     "src/nap/lab/loops/supervised/fused_sgd.py",
