@@ -36,7 +36,6 @@ REGISTRY = {"nap.lab.experiments", "nap.lab.experiments.experiment"}  # through 
 WITHOUT_TORCH = {"experiments", "aliases", "metrics", "rows", "seeds"}
 PARTS = {  # module of an experiment's package → rooms of the lab that it may reach; runs.py may reach all
     "__init__": WITHOUT_TORCH,
-    "config": WITHOUT_TORCH,
     "claims": {*WITHOUT_TORCH, "claims"},
     "figure": {*WITHOUT_TORCH, "claims", "report"},
 }
@@ -186,12 +185,12 @@ def test_imports_follow_the_arrows(path: Path) -> None:
         ("lab/cli/main.py", "from nap.lab.experiments import fig1"),
         ("lab/claims/verdicts.py", "from nap.lab.experiments.fig1.claims import CLAIMS"),
         ("lab/report/page.py", "from nap.lab.experiments import running"),
-        ("lab/experiments/fig1/config.py", "import torch"),
-        ("lab/experiments/fig1/config.py", "from nap.lab.claims import claim"),
+        ("lab/experiments/fig1/__init__.py", "import torch"),
+        ("lab/experiments/fig1/__init__.py", "from nap.lab.claims import claim"),
         ("lab/experiments/fig1/claims.py", "from nap.lab.report import panels"),
         ("lab/experiments/fig1/claims.py", "from nap.lab.loops.population import learner"),
         ("lab/experiments/fig1/figure.py", "from nap.weights import Role"),
-        ("lab/experiments/common/rainbow/config.py", "from nap.lab.models import cnn"),
+        ("lab/experiments/common/rainbow/__init__.py", "from nap.lab.models import cnn"),
         ("lab/report/page.py", "import torch"),
         ("lab/claims.py", "from nap.diagnostics import feature_rank"),
         ("lab/datasets/images.py", "from nap.lab.loops.population import learner"),

@@ -22,7 +22,7 @@ from nap.lab.claims import judge
 from nap.lab.cli.main import main
 from nap.lab.experiments import MODULES, fig1
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
-from nap.lab.experiments.fig1.config import PAPER
+from nap.lab.experiments.fig1 import PAPER
 from nap.lab.experiments.tuned import FILE_NAME, Sensitivity, label, read
 from nap.lab.launch import tune as tune_module
 from nap.lab.launch.found import look

@@ -26,8 +26,7 @@ from nap.lab.claims.samples import UNFINISHED
 from nap.lab.cli.main import main, run_command
 from nap.lab.experiments import MODULES
 from nap.lab.experiments.running import run
-from nap.lab.experiments.walk import EXPERIMENT
-from nap.lab.experiments.walk.config import WalkConfig
+from nap.lab.experiments.walk import EXPERIMENT, WalkConfig
 from nap.lab.launch import beat
 from nap.lab.launch.found import Found, look
 from nap.lab.options import Request, RunOptions
