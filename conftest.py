@@ -8,15 +8,13 @@ import torch
 
 NEED_TRITON = [
     "src/nap/lab/loops/supervised/stacked/bn_affine_triton.py",
-    "src/nap/lab/loops/supervised/stacked/conv_tma.py",
     "src/nap/lab/loops/supervised/stacked/conv_triton.py",
-    "src/nap/lab/loops/supervised/stacked/split_k.py",
     "src/nap/lab/loops/population/fused_adam.py",
     "src/nap/lab/loops/supervised/stacked/fused_bn_relu_triton.py",
     "src/nap/lab/loops/supervised/fused_sgd.py",
-    "src/nap/norms/fused.py",
-    "src/nap/norms/rows.py",
-    "src/nap/projection/fused.py",
+    "src/nap/kernels/statistics_triton.py",
+    "src/nap/kernels/norm_relu_triton.py",
+    "src/nap/kernels/projection_triton.py",
 ]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
 # Under nohup this signal is ignored, and so it would be in every process that a test starts.

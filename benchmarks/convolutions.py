@@ -6,9 +6,8 @@
 Those of the network of `nap run table1-cifar`: forward, gradient of the images, gradient of the kernels, in
 microseconds for all K networks, each repeated in one CUDA graph over inputs that take turns. cuDNN does one
 network after the other, and all at once as groups. The floor is arithmetic at the rate of a large matrix
-product, measured here. `--search` tries other tiles than those that the library takes, of both kinds of
-kernel, a second or two each, alone and on three streams at once; `--only 1 3 5 7` are layers whose channels
-stay as they are.
+product, measured here. `--search` tries other tiles than those that the library takes, a second or two each,
+alone and on three streams at once; `--only 1 3 5 7` are layers whose channels stay as they are.
 """
 
 from __future__ import annotations
@@ -24,23 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nap.lab.loops.supervised.stacked import conv_tma, conv_triton
-from nap.lab.loops.supervised.stacked.conv_tuning import Boxes, Tiles
+from nap.lab.loops.supervised.stacked import conv_triton
+from nap.lab.loops.supervised.stacked.conv_tuning import Tiles
 from nap.lab.models.presets import POOL, VGG_LIKE
 
 TURNS, REPEATS = 3, 4  # inputs, and how often a graph goes through all of them
-BOXES = (  # outputs, positions or channels, warps, stages
-    (128, 128, 8, 3),
-    (128, 128, 8, 4),
-    (128, 128, 4, 4),
-    (128, 256, 8, 3),
-    (64, 256, 8, 3),
-    (64, 128, 4, 4),
-    (64, 128, 4, 6),
-    (128, 64, 4, 4),
-    (64, 64, 4, 4),
-    (64, 64, 4, 6),
-)
 TILES = (  # rows and columns of a product, warps, stages
     (128, 128, 8, 3),
     (128, 128, 8, 4),
@@ -140,13 +127,11 @@ class Layer:
         self.dy = made(members, batch, size, size, outputs)
 
     def ours(self, product: str, tiles: Any = None) -> Callable[[int], Any]:
-
-        kernels: Any = conv_tma if isinstance(tiles, Boxes) else conv_triton
-        options = {} if tiles is None else {"tiles": tiles}
+        options: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
         ways: dict[str, Callable[[int], Any]] = {
-            "forward": lambda t: kernels.convolved(self.x[t], self.w[t], **options),
-            "images": lambda t: kernels.image_gradient(self.dy[t], self.w[t], **options),
-            "kernels": lambda t: kernels.kernel_gradient(self.dy[t], self.x[t], 3, **options),
+            "forward": lambda t: conv_triton.convolved(self.x[t], self.w[t], **options),
+            "images": lambda t: conv_triton.image_gradient(self.dy[t], self.w[t], **options),
+            "kernels": lambda t: conv_triton.kernel_gradient(self.dy[t], self.x[t], 3, **options),
         }
         return ways[product]
 
@@ -166,9 +151,6 @@ class Layer:
 
     def candidates(self, product: str) -> Iterator[Any]:
         """Other tiles."""
-        for rows, columns, warps, stages in BOXES:
-            for parts in (1, 2, 3, 4, 6, 8, 16):
-                yield Boxes(rows, columns, warps, stages, parts)
         deep = 32 if product != "kernels" and 9 * self.channels < 64 else 64
         for rows, columns, warps, stages in TILES:
             for parts in (1,) if product == "kernels" else (1, 2, 3, 4):

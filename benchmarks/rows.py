@@ -60,7 +60,7 @@ def main() -> None:
         raise SystemExit("this times kernels on a GPU, and torch sees none here")
     from triton.testing import do_bench
 
-    from nap.norms import rows
+    from nap.kernels import norm_relu_triton as rows
 
     torch.compiler.config.force_disable_caches = True  # they do not look at what --search changes
     torch._functorch.config.donated_buffer = False  # a graph goes back many times

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from nap.lab.experiments.table1_cifar.config import PAPER
+from nap.lab.experiments.table1_cifar import PAPER
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.build import build, vgg_factory
 from nap.lab.loops.supervised.random_crop import PaddedImages

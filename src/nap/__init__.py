@@ -7,6 +7,7 @@ The names below are loaded when they are first used, so that figures can be redr
 and `nap --help` answered, without importing torch.
 """
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
     from nap import diagnostics, schedules
     from nap.checkpoints import load, save
     from nap.conversion.coverage import coverage
-    from nap.conversion.joining import join_batch_norms_
-    from nap.conversion.joining_relus import join_relus_
+    from nap.conversion.fusing import fuse_batch_norms_, fuse_relus_
     from nap.conversion.normalize import normalize_, plan
     from nap.conversion.placement import Plan
     from nap.conversion.verification import verify
@@ -37,9 +37,9 @@ __all__ = [
     "coverage",
     "diagnostics",
     "effective_learning_rates",
+    "fuse_batch_norms_",
+    "fuse_relus_",
     "global_effective_learning_rate",
-    "join_batch_norms_",
-    "join_relus_",
     "load",
     "normalize_",
     "plan",
@@ -58,9 +58,9 @@ _MODULE = {
     "TwinPair": "rates.twins",
     "coverage": "conversion.coverage",
     "effective_learning_rates": "rates.learning_rate",
+    "fuse_batch_norms_": "conversion.fusing",
+    "fuse_relus_": "conversion.fusing",
     "global_effective_learning_rate": "rates.learning_rate",
-    "join_batch_norms_": "conversion.joining",
-    "join_relus_": "conversion.joining_relus",
     "load": "checkpoints",
     "normalize_": "conversion.normalize",
     "plan": "conversion.normalize",
@@ -70,8 +70,13 @@ _MODULE = {
     "weight_groups": "weights",
 }
 
+_RENAMED = {"join_batch_norms_": "fuse_batch_norms_", "join_relus_": "fuse_relus_"}  # old name → new name
+
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        warnings.warn(f"nap.{name} is now nap.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+        return getattr(import_module("nap"), _RENAMED[name])
     if name not in __all__:
         raise AttributeError(f"module 'nap' has no attribute {name!r}; it has {', '.join(__all__)}")
     module = import_module(f"nap.{_MODULE.get(name, name)}")

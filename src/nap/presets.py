@@ -64,7 +64,7 @@ PRESETS: Mapping[Name, Preset] = {
             "residual='sum': a norm right in front of each BatchNorm, as in our ResNet-50 and CIFAR-10 runs",
             "branches='project' as in these runs",
             "weight decay hid a schedule; nap.schedules.weight_decay_rates translates it",
-            "where you compile: nap.join_batch_norms_(model, batch) after nap.normalize_ makes norms cheaper",
+            "where you compile: nap.fuse_batch_norms_(model, batch) after nap.normalize_ makes norms cheaper",
             _TUNE,
         ),
         optimizer=torch.optim.SGD,

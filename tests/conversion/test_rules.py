@@ -108,7 +108,7 @@ def test_a_norm_on_each_position_of_a_sum_and_none_that_a_batch_norm_could_join(
         (row,) = placed(model, x, over="position", residual=residual).values()
         assert (row.layout, row.spatial, row.offset) == ("channels", 2, False)
     nap.normalize_(model, x, over="position")
-    assert nap.join_batch_norms_(model, x) == {}
+    assert nap.fuse_batch_norms_(model, x) == {}
 
 
 def test_a_plan_from_before_there_was_this_choice_can_still_be_read():

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nap
-from joined_models import batch_norms, compared
+from fused_models import batch_norms, compared
 from nap.conversion.placement import Plan
 from nap.conversion.verification import relative_change
 from nap.lab.loops.supervised.arms import NAP
@@ -131,29 +131,29 @@ def test_projection_holds_the_weights_through_training():
     assert max(abs(ratio - 1) for ratio in projector.norm_ratios().values()) < 1e-6
 
 
-# -- joined to their BatchNorms --------------------------------------------------------------------
+# -- fused to their BatchNorms --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("eps", "affine"), [("relative", "scale_offset"), (1e-5, "none")])
-def test_compiled_and_joined_it_is_the_same_function_with_the_same_gradients_and_statistics(eps, affine):
+def test_compiled_and_fused_it_is_the_same_function_with_the_same_gradients_and_statistics(eps, affine):
     plain = resnet(eps=eps, affine=affine)
-    joined = copy.deepcopy(plain)
-    pairs = nap.join_batch_norms_(joined, images())
+    fused = copy.deepcopy(plain)
+    pairs = nap.fuse_batch_norms_(fused, images())
     assert {name: norm for name, norm in pairs.items() if name == norm} == {name: name for name in STREAM}
     assert pairs.keys() == INNER | STREAM
-    assert nap.join_batch_norms_(joined, images()) == {}
-    compiled: Any = torch.compile(joined, backend="aot_eager", fullgraph=True)
+    assert nap.fuse_batch_norms_(fused, images()) == {}
+    compiled: Any = torch.compile(fused, backend="aot_eager", fullgraph=True)
     for _ in range(2):
         compared(compiled, plain, images())
     compiled.eval(), plain.eval()
     compared(compiled, plain, images())
-    assert nap.verify(joined, images()).scale_invariant == nap.verify(plain, images()).scale_invariant
+    assert nap.verify(fused, images()).scale_invariant == nap.verify(plain, images()).scale_invariant
 
 
 def test_no_batch_norm_is_computed_by_itself():
     model = resnet()
     assert batch_norms(model, images()) == 13
-    nap.join_batch_norms_(model, images())
+    nap.fuse_batch_norms_(model, images())
     assert batch_norms(model, images()) == 0
 
 
@@ -163,7 +163,7 @@ def test_a_batch_norm_that_is_exchanged_loses_its_norm_and_verify_says_so():
         nap.verify(synced, images())
 
 
-def test_the_arms_of_the_image_experiments_join_every_batch_norm():
+def test_the_arms_of_the_image_experiments_fuse_every_batch_norm():
     model, _ = build(NAP, lambda: ResNetV2(3, 5, blocks=(2, 1), width=4), images().float())
     assert sum(type(m) is nn.BatchNorm2d for m in model.modules()) == 0
     assert sum(isinstance(m, nn.BatchNorm2d) for m in model.modules()) == 10

@@ -23,7 +23,7 @@ CLOSE: dict[torch.dtype, Any] = {
 
 @pytest.fixture
 def rows() -> Any:
-    return pytest.importorskip("nap.norms.rows", reason="needs Triton", exc_type=ImportError)
+    return pytest.importorskip("nap.kernels.norm_relu_triton", reason="needs Triton", exc_type=ImportError)
 
 
 def example(shape: tuple[int, ...], dtype: torch.dtype, *, scale: bool, offset: bool) -> list[Any]:

@@ -36,7 +36,6 @@ REGISTRY = {"nap.lab.experiments", "nap.lab.experiments.experiment"}  # through 
 WITHOUT_TORCH = {"experiments", "aliases", "metrics", "rows", "seeds"}
 PARTS = {  # module of an experiment's package → rooms of the lab that it may reach; runs.py may reach all
     "__init__": WITHOUT_TORCH,
-    "config": WITHOUT_TORCH,
     "claims": {*WITHOUT_TORCH, "claims"},
     "figure": {*WITHOUT_TORCH, "claims", "report"},
 }
@@ -50,7 +49,7 @@ LOOPS = {  # training loop → the others that it may reach: what they share, an
     "rainbow": {"common", "population"},
 }
 # files that need Triton, which comes with torch on Linux; optional
-KERNELS = {"nap.norms.fused", "nap.norms.rows", "nap.projection.fused"}
+KERNELS = {"nap.kernels.statistics_triton", "nap.kernels.norm_relu_triton", "nap.kernels.projection_triton"}
 SERVES = {  # module of nap.integrations → the libraries that it may import
     "nap.integrations.lightning": {"lightning", "pytorch_lightning"},
     "nap.integrations.huggingface": {"transformers"},
@@ -186,12 +185,12 @@ def test_imports_follow_the_arrows(path: Path) -> None:
         ("lab/cli/main.py", "from nap.lab.experiments import fig1"),
         ("lab/claims/verdicts.py", "from nap.lab.experiments.fig1.claims import CLAIMS"),
         ("lab/report/page.py", "from nap.lab.experiments import running"),
-        ("lab/experiments/fig1/config.py", "import torch"),
-        ("lab/experiments/fig1/config.py", "from nap.lab.claims import claim"),
+        ("lab/experiments/fig1/__init__.py", "import torch"),
+        ("lab/experiments/fig1/__init__.py", "from nap.lab.claims import claim"),
         ("lab/experiments/fig1/claims.py", "from nap.lab.report import panels"),
         ("lab/experiments/fig1/claims.py", "from nap.lab.loops.population import learner"),
         ("lab/experiments/fig1/figure.py", "from nap.weights import Role"),
-        ("lab/experiments/common/rainbow/config.py", "from nap.lab.models import cnn"),
+        ("lab/experiments/common/rainbow/__init__.py", "from nap.lab.models import cnn"),
         ("lab/report/page.py", "import torch"),
         ("lab/claims.py", "from nap.diagnostics import feature_rank"),
         ("lab/datasets/images.py", "from nap.lab.loops.population import learner"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from evidence_rows import rows_of
-from nap.lab.experiments.table1_cifar.config import PAPER
+from nap.lab.experiments.table1_cifar import PAPER
 from nap.rates.learning_rate import Update, effective_lr
 from nap.schedules import weight_decay_rates
 

@@ -8,10 +8,6 @@ from torch import Tensor
 
 from gpu import DEVICE
 
-LAYERS = [  # side of the images, channels, outputs
-    *((32, 64, 64), (16, 64, 128), (16, 128, 128)),
-    *((8, 128, 256), (8, 256, 256), (4, 256, 512), (4, 512, 512)),
-]
 SIZES = [  # members, images, height, width, channels, outputs, side
     (2, 2, 5, 6, 3, 8, 3),
     (3, 2, 4, 4, 16, 24, 3),

@@ -7,8 +7,8 @@ from itertools import product
 
 import numpy as np
 
+from nap.lab.experiments.fig4 import layer_norm_with
 from nap.lab.experiments.fig4.claims import METHODS
-from nap.lab.experiments.fig4.config import layer_norm_with
 from nap.lab.rows import Row
 from synthetic_rainbow_rows import WORLDS as RAINBOW_WORLDS
 

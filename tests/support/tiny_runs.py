@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from nap.lab.datasets.images import load
+from nap.lab.experiments import fig1 as fig1_config
 from nap.lab.experiments import fig4
-from nap.lab.experiments.fig1 import config as fig1_config
 from nap.lab.loops.population.arms import Arm
 from nap.lab.loops.population.continual import ArmRun, ContinualWork, Row
 from nap.lab.loops.population.learner import Learner, Tally

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
-from nap.norms import moments
+from nap.kernels import statistics
 from nap.norms.compiling import guard_hooks
-from nap.norms.given import Rows, leave
-from nap.norms.joined import TELLS, Known, telling
+from nap.norms.fused_batchnorm import TELLS, Known, telling
+from nap.norms.fused_relu import Rows, leave
 from nap.norms.weight_size import mean_square, row_rms
 
 EPS = 1e-5  # torch's default for LayerNorm; relative to the weight unless a float is asked for
@@ -147,9 +147,9 @@ class Norm(nn.Module):
         return leave(self(y, scale=unit), Rows(y, unit, self.weight, self.bias, self.eps, self.centre))
 
     def _known(self, x: Tensor) -> Known:
-        mean, variance = moments.moments(x)
-        affine = moments.layer_norm(mean, variance, centre=self.centre, eps=self.eps)
-        return Known(x, mean, variance, moments.scaled(affine, _like(self.weight, x), _like(self.bias, x)))
+        mean, variance = statistics.moments(x)
+        affine = statistics.layer_norm(mean, variance, centre=self.centre, eps=self.eps)
+        return Known(x, mean, variance, statistics.scaled(affine, _like(self.weight, x), _like(self.bias, x)))
 
     def _positions(self, x: Tensor, eps: float) -> Tensor:
         given, spatial = x, 0 if self.layout == "features" else self.spatial
@@ -181,12 +181,12 @@ class Norm(nn.Module):
         eps = self.eps if unit is None else self.eps * unit.square()
         given = [part.to(y.device) for part in (self.weight, self.bias) if part is not None]
 
-        def coefficients(mean: Tensor, variance: Tensor, *parameters: Tensor) -> moments.Affine:
+        def coefficients(mean: Tensor, variance: Tensor, *parameters: Tensor) -> statistics.Affine:
             rest = [part.to(mean.dtype) for part in parameters]
             scale = rest.pop(0) if self.weight is not None else None
             offset = rest.pop(0) if self.bias is not None else None
-            affine = moments.layer_norm(mean, variance, centre=self.centre, eps=eps)
-            factor, shift = moments.scaled(affine, scale, offset)
+            affine = statistics.layer_norm(mean, variance, centre=self.centre, eps=eps)
+            factor, shift = statistics.scaled(affine, scale, offset)
             return (factor, shift) if self.gain == 1.0 else (factor * self.gain, shift * self.gain)
 
         batched = y if y.ndim == self.spatial + 2 else y.unsqueeze(0)
@@ -249,10 +249,10 @@ def _fused(y: Tensor) -> Any:
 @cache
 def _kernels() -> Any:
     try:
-        from nap.norms import fused
+        from nap.kernels import statistics_triton
     except ImportError:  # Triton comes with the CUDA builds of torch only
         return None
-    return fused
+    return statistics_triton
 
 
 def _wide(y: Tensor, unit: Tensor | None) -> Tensor:

@@ -139,10 +139,10 @@ def _few_on_cpu(
 def _fused() -> Any:
     """Kernels for all weights of a GPU at once, where torch came with Triton (on Linux it does)."""
     try:
-        from nap.projection import fused
+        from nap.kernels import projection_triton
     except ImportError:
         return None
-    return fused
+    return projection_triton
 
 
 def norms_over(weight: Tensor, axes: Sequence[int]) -> Tensor:

@@ -18,11 +18,11 @@ from nap.lab.claims import judge
 from nap.lab.cli.options import parse
 from nap.lab.datasets.catalog import find_images
 from nap.lab.experiments import experiments, fig4, readers, stats
-from nap.lab.experiments.fig1 import config as fig1_config
-from nap.lab.experiments.fig2 import config as fig2_config
-from nap.lab.experiments.fig4 import config as fig4_config
-from nap.lab.experiments.fig4.config import layer_norm_with
-from nap.lab.experiments.revival import config as revival_config
+from nap.lab.experiments import fig1 as fig1_config
+from nap.lab.experiments import fig2 as fig2_config
+from nap.lab.experiments import fig4 as fig4_config
+from nap.lab.experiments import revival as revival_config
+from nap.lab.experiments.fig4 import layer_norm_with
 from nap.lab.experiments.revival.runs import RevivalRun
 from nap.lab.loops.population.arms import Arm
 from nap.lab.loops.population.build import network_factory

@@ -45,7 +45,6 @@ EXPERIMENT = Experiment(
     title="counting (of nobody's paper)",
     shows="Counters rise.",
     scales={"demo": CountingConfig()},
-    needs={"demo": ""},
     package=__name__,
 )
 '''
@@ -147,7 +146,7 @@ def test_a_package_has_all_parts(name: str) -> None:
     assert (experiment.name, experiment.package) == (name, MODULES[name])
     assert {claim.experiment for claim in experiment.claims} == {name}
     assert experiment.figure is not None
-    assert set(experiment.scales) == set(experiment.needs) == {"demo", "small", "paper"}
+    assert set(experiment.scales) == {"demo", "small", "paper"}
     for reader in readers(name)[1:]:
         assert reader.folder == name
         assert not reader.readers
@@ -225,4 +224,4 @@ def test_the_registry_is_still_found_where_it_was() -> None:
 
 def test_an_experiment_says_where_its_runs_are() -> None:
     with pytest.raises(ValueError, match=r"mine: say where its runs are: package=__name__, or runs="):
-        Experiment("mine", "", "", {}, {})
+        Experiment("mine", "", "", {})

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.functional import vjp
 
-from nap.lab.experiments.walk import EXPERIMENT
-from nap.lab.experiments.walk.config import MODELS, WalkConfig
+from nap.lab.experiments.walk import EXPERIMENT, MODELS, WalkConfig
 from nap.lab.experiments.walk.runs import Walk, gated, pulled_back, relu_input, update_of
 from nap.lab.rows import Rows
 from nap.lab.runner.work import NotFinite

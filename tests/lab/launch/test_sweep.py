@@ -15,11 +15,11 @@ import pytest
 from changed_folders import begun_with, rewritten
 from nap.lab.cli.main import BAD_USAGE, IN_USE, OK, main
 from nap.lab.experiments import MODULES, experiments
-from nap.lab.launch.attempts import after
 from nap.lab.launch.engine import End
-from nap.lab.launch.found import Found, look, mark
 from nap.lab.launch.options import SweepOptions
 from nap.lab.launch.pool import GPU, slots, slots_here
+from nap.lab.launch.retries import after
+from nap.lab.launch.run_state import RunState, mark, read_state
 from nap.lab.options import RunOptions
 from nap.lab.runner import RunFolder
 from nap.lab.runner.run import STOPPED
@@ -76,27 +76,28 @@ def test_several_experiments_that_share_runs_share_jobs() -> None:
 
 
 def test_a_folder_says_what_there_is_to_do(tmp_path: Path) -> None:
-    assert look(tmp_path) == Found("new")
+    assert read_state(tmp_path) == RunState("new")
     stop = StopRequest()
     stop.signal = "SIGTERM"
     sitting(tmp_path, stop=stop)
-    assert look(tmp_path).state == "begun"
-    assert look(tmp_path).words == "stopped by SIGTERM"
+    assert read_state(tmp_path).state == "begun"
+    assert read_state(tmp_path).words == "stopped by SIGTERM"
     with RunFolder.open(
         tmp_path, experiment="fig1", scale="demo", run="nap", config={"seeds": 1, "lr": 1e-2}
     ):
-        found = look(tmp_path)
+        found = read_state(tmp_path)
         assert found.state == "in use"
         assert found.words.startswith("in use by process")
     before = mark(tmp_path)
     sitting(tmp_path)
     assert mark(tmp_path) != before
-    assert look(tmp_path).state == "finished"
+    assert read_state(tmp_path).state == "finished"
     with (tmp_path / "rows.jsonl").open("a") as file:
         file.write("{}\n")
-    assert (look(tmp_path).state, look(tmp_path).hopeless) == ("damaged", True)
-    assert "was edited" in look(tmp_path).words
-    assert after(End(1), look(tmp_path), moved=False, vain=0, retries=2).step == "failed"  # and not again
+    assert (read_state(tmp_path).state, read_state(tmp_path).hopeless) == ("damaged", True)
+    assert "was edited" in read_state(tmp_path).words
+    again = after(End(1), read_state(tmp_path), moved=False, vain=0, retries=2)
+    assert again.step == "failed"
 
 
 def test_a_dry_run_shows_the_plan_and_touches_nothing(nap) -> None:

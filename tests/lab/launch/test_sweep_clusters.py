@@ -18,8 +18,8 @@ from unittest import mock
 import pytest
 
 from nap.lab.experiments import MODULES
-from nap.lab.launch.launch import LOG_NAME
 from nap.lab.launch.options import SweepOptions
+from nap.lab.launch.worker_process import LOG_NAME
 from sweep_jobs import asked
 from sweep_slurm import small_slurm
 from sweep_trials import (

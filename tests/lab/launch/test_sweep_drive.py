@@ -13,17 +13,15 @@ from rich.console import Console
 
 from nap.lab.cli.main import BAD_USAGE
 from nap.lab.experiments import MODULES
-from nap.lab.launch import beat, watching
-from nap.lab.launch.attempts import NO_DATA, Next, after
+from nap.lab.launch import heartbeat, watching
 from nap.lab.launch.command import exit_code
 from nap.lab.launch.drive import drive
 from nap.lab.launch.engine import End, NotTaken
-from nap.lab.launch.found import Found, look
 from nap.lab.launch.jobs import Job
-from nap.lab.launch.launch import LOG_NAME
 from nap.lab.launch.pool import Pool
-from nap.lab.launch.reasons import reason
-from nap.lab.launch.tracked import Tracked, tracked
+from nap.lab.launch.retries import NO_DATA, Next, Tracked, after, reason, tracked
+from nap.lab.launch.run_state import RunState, read_state
+from nap.lab.launch.worker_process import LOG_NAME
 from nap.lab.runner import RunFolder
 from nap.lab.runner.signals import StopRequest
 from sweep_jobs import asked, placed
@@ -45,22 +43,22 @@ def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("end", "found", "moved", "vain", "expected"),
     [
-        (End(0), Found("finished"), True, 2, Next("finished", 0)),
-        (End(-9), Found("finished"), False, 0, Next("finished", 0)),  # killed a moment too late
-        (End(None, "lost"), Found("finished"), False, 0, Next("finished", 0)),
-        (End(1), Found("failed", "failed: OSError"), False, 0, Next("again", 1)),
-        (End(1), Found("failed", "failed: OSError"), False, 2, Next("failed", 3)),
-        (End(1), Found("failed", "failed: OSError"), True, 2, Next("again", 0)),
-        (End(1), Found("failed", "not finite: step 2"), True, 0, Next("failed", 0)),
-        (End(2), Found("new"), False, 0, Next("refused", 0)),
-        (End(3), Found("begun", "killed"), False, 1, Next("elsewhere", 1)),
-        (End(None, "lost"), Found("in use", "in use by process 3"), False, 1, Next("elsewhere", 1)),
-        (End(-9), Found("begun", "killed"), False, 0, Next("again", 1)),
-        (End(75), Found("begun", "stopped by SIGTERM"), True, 1, Next("again", 0)),
-        (End(0), Found("new"), False, 0, Next("again", 1)),  # a worker that did nothing
+        (End(0), RunState("finished"), True, 2, Next("finished", 0)),
+        (End(-9), RunState("finished"), False, 0, Next("finished", 0)),  # killed a moment too late
+        (End(None, "lost"), RunState("finished"), False, 0, Next("finished", 0)),
+        (End(1), RunState("failed", "failed: OSError"), False, 0, Next("again", 1)),
+        (End(1), RunState("failed", "failed: OSError"), False, 2, Next("failed", 3)),
+        (End(1), RunState("failed", "failed: OSError"), True, 2, Next("again", 0)),
+        (End(1), RunState("failed", "not finite: step 2"), True, 0, Next("failed", 0)),
+        (End(2), RunState("new"), False, 0, Next("refused", 0)),
+        (End(3), RunState("begun", "killed"), False, 1, Next("elsewhere", 1)),
+        (End(None, "lost"), RunState("in use", "in use by process 3"), False, 1, Next("elsewhere", 1)),
+        (End(-9), RunState("begun", "killed"), False, 0, Next("again", 1)),
+        (End(75), RunState("begun", "stopped by SIGTERM"), True, 1, Next("again", 0)),
+        (End(0), RunState("new"), False, 0, Next("again", 1)),  # a worker that did nothing
     ],
 )
-def test_after(end: End, found: Found, moved: bool, vain: int, expected: Next) -> None:
+def test_after(end: End, found: RunState, moved: bool, vain: int, expected: Next) -> None:
     assert after(end, found, moved=moved, vain=vain, retries=2) == expected
 
 
@@ -87,7 +85,7 @@ class Script:
 
     def place(self, job: Job) -> Any:
         self.placed += 1
-        assert not (job.path / beat.FILE_NAME).exists()
+        assert not (job.path / heartbeat.FILE_NAME).exists()
         end = self.ends.pop(0)
         if isinstance(end, Exception):
             raise end
@@ -104,7 +102,7 @@ class Script:
 
 
 def driven(line: str, engine: Script, retries: int = 2) -> tuple[list[Tracked], list[str]]:
-    view, runs = Listener(), [tracked(job, look(job.path)) for job in asked(line)]
+    view, runs = Listener(), [tracked(job, read_state(job.path)) for job in asked(line)]
     drive(runs, engine, view, retries=retries)
     return runs, view.said
 
@@ -164,7 +162,7 @@ def test_what_needs_the_same_missing_data_is_not_begun() -> None:
 
 
 def test_runs_that_need_other_data_are_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [tracked(job, Found("new")) for job in asked("fig1 walk --seeds 1")]
+    runs = [tracked(job, RunState("new")) for job in asked("fig1 walk --seeds 1")]
     assert len({run.needs for run in runs}) == 2
     assert runs[0].needs == runs[1].needs != runs[-1].needs
 
@@ -220,7 +218,7 @@ def test_a_second_interrupt_kills_what_is_at_work() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         drive(
-            [tracked(job, Found("new")) for job in asked("counting --runs 2")],
+            [tracked(job, RunState("new")) for job in asked("counting --runs 2")],
             Works(workers=2),
             Impatient(),
             retries=0,
@@ -231,8 +229,8 @@ def test_a_second_interrupt_kills_what_is_at_work() -> None:
 def test_what_an_earlier_worker_told_is_forgotten() -> None:
     job = asked("counting --runs 1")[0]
     job.path.mkdir(parents=True)
-    (job.path / beat.FILE_NAME).write_text('{"done": 9, "total": 9, "unit": "steps"}')
-    assert beat.read(job.path) is not None
+    (job.path / heartbeat.FILE_NAME).write_text('{"done": 9, "total": 9, "unit": "steps"}')
+    assert heartbeat.read(job.path) is not None
     driven("counting --runs 1", engine := Script("finish"))  # which sees that it is gone
     assert engine.placed == 1
 
@@ -246,7 +244,7 @@ def test_what_is_finished_is_not_placed() -> None:
 def test_a_folder_in_use_is_waited_for() -> None:
     job = asked("counting --runs 1")[0]
     held = RunFolder.open(job.path, **job.settings("demo"))
-    runs = [tracked(job, look(job.path))]
+    runs = [tracked(job, read_state(job.path))]
     assert runs[0].standing == "elsewhere"
 
     class LetGo(Listener):
@@ -258,7 +256,7 @@ def test_a_folder_in_use_is_waited_for() -> None:
 
 
 def test_a_stop_leaves_the_rest_for_another_time() -> None:
-    stop, runs = StopRequest(), [tracked(job, Found("new")) for job in asked("counting --runs 2")]
+    stop, runs = StopRequest(), [tracked(job, RunState("new")) for job in asked("counting --runs 2")]
     stop.signal = "SIGTERM"
     drive(runs, Script(), Listener(), retries=0, stop=stop)
     assert exit_code(runs) == 75
@@ -268,7 +266,7 @@ def test_the_time_limit_stops_as_a_signal_does() -> None:
     """Nothing is placed after it, and the run under way is told to save."""
     now, told = [0.0], []
     stop = StopRequest(60.0, clock=lambda: now[0])
-    runs = [tracked(job, Found("new")) for job in asked("counting --runs 2")]
+    runs = [tracked(job, RunState("new")) for job in asked("counting --runs 2")]
 
     class Slow(Script):
         def place(self, job: Job) -> Any:
@@ -289,14 +287,14 @@ def test_the_time_limit_stops_as_a_signal_does() -> None:
 
 
 def two_runs() -> list[Tracked]:
-    runs = [tracked(job, Found("new")) for job in asked("counting --runs 3")]
+    runs = [tracked(job, RunState("new")) for job in asked("counting --runs 3")]
     runs[0].standing, runs[1].standing = "placed", "placed"
     runs[0].job.path.mkdir(parents=True)
     return runs
 
 
 def tell(run: Tracked, done: int) -> None:
-    (run.job.path / beat.FILE_NAME).write_text(json.dumps({"done": done, "total": 100, "unit": "steps"}))
+    (run.job.path / heartbeat.FILE_NAME).write_text(json.dumps({"done": done, "total": 100, "unit": "steps"}))
 
 
 def test_lines_in_a_log_say_how_far_all_runs_are() -> None:

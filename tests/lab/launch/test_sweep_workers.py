@@ -23,8 +23,8 @@ from nap.lab.cli.worker import check_is_meant
 from nap.lab.experiments import MODULES, experiments
 from nap.lab.launch.engine import End
 from nap.lab.launch.jobs import MEANT, WORKER
-from nap.lab.launch.launch import LOG_NAME, STOP_NAME, ask_to_stop, sit
 from nap.lab.launch.pool import GPU, Pool
+from nap.lab.launch.worker_process import LOG_NAME, STOP_NAME, ask_to_stop, run_worker
 from nap.lab.runner.lock import Lock, user_of
 from nap.lab.runner.machine import SIDE_BY_SIDE
 from sweep_jobs import asked, placed
@@ -85,7 +85,7 @@ def test_who_sits_beside_a_worker_lets_it_go_when_the_folder_asks_for_it() -> No
     let_go_in_time = "75 if select.select([0], [], [], 30)[0] else 1"
     job = placed(asked("counting")[0], f"import select; raise SystemExit({let_go_in_time})")
     threading.Timer(0.3, ask_to_stop, [job.path]).start()
-    assert sit(job.command, Path.cwd(), job.path / LOG_NAME, {}) == 75
+    assert run_worker(job.command, Path.cwd(), job.path / LOG_NAME, {}) == 75
     assert not (job.path / STOP_NAME).exists()  # so the next one is not let go at once
 
 
@@ -95,7 +95,7 @@ def test_who_is_asked_twice_waits_until_the_worker_has_saved() -> None:
     ask_to_stop(job.path)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process ignores it
     try:
-        assert sit(job.command, Path.cwd(), job.path / LOG_NAME, {}) == 0
+        assert run_worker(job.command, Path.cwd(), job.path / LOG_NAME, {}) == 0
     except KeyboardInterrupt:  # it would end all tests
         pytest.fail("the worker was left alone")
     finally:
@@ -106,14 +106,14 @@ def test_who_is_asked_twice_waits_until_the_worker_has_saved() -> None:
 def test_a_worker_imports_nothing_from_where_it_runs() -> None:
     Path("nap.py").write_text("raise SystemExit('the wrong nap')")
     Path("torch.py").write_text("raise SystemExit('the wrong torch')")
-    assert sit([*WORKER, "nothing"], Path.cwd(), log := Path("log"), {}) == BAD_USAGE
+    assert run_worker([*WORKER, "nothing"], Path.cwd(), log := Path("log"), {}) == BAD_USAGE
     assert log.read_text().startswith("nap run: no experiment 'nothing'")
 
 
 def test_a_worker_has_a_folder_where_the_driver_s_is_not() -> None:
     job = placed(asked("counting")[0], "import os; print(os.getcwd())")
     nowhere = Path("/not/on/this/machine")
-    assert sit(job.command, nowhere, job.path / LOG_NAME, {}) == 0
+    assert run_worker(job.command, nowhere, job.path / LOG_NAME, {}) == 0
     assert (job.path / LOG_NAME).read_text() == f"{job.path}\n"
 
 

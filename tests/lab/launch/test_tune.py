@@ -22,11 +22,11 @@ from nap.lab.claims import judge
 from nap.lab.cli.main import main
 from nap.lab.experiments import MODULES, fig1
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
-from nap.lab.experiments.fig1.config import PAPER
+from nap.lab.experiments.fig1 import PAPER
 from nap.lab.experiments.tuned import FILE_NAME, Sensitivity, label, read
 from nap.lab.launch import tune as tune_module
-from nap.lab.launch.found import look
 from nap.lab.launch.jobs import Job
+from nap.lab.launch.run_state import read_state
 from nap.lab.report import command as report
 from nap.lab.report.sensitivity import find, usable
 from nap.lab.rows import Rows
@@ -112,7 +112,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def here(title: str, todo: Sequence[Job], options: Any) -> list[Any]:
         for job in todo:
-            if look(job.path).state == "finished":
+            if read_state(job.path).state == "finished":
                 continue
             about = {"experiment": "peak", "scale": options.scale, "run": job.run.name}
             with RunFolder.open(job.path, config=job.run.config, **about) as folder:

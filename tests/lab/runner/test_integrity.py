@@ -26,10 +26,9 @@ from nap.lab.claims.samples import UNFINISHED
 from nap.lab.cli.main import main, run_command
 from nap.lab.experiments import MODULES
 from nap.lab.experiments.running import run
-from nap.lab.experiments.walk import EXPERIMENT
-from nap.lab.experiments.walk.config import WalkConfig
-from nap.lab.launch import beat
-from nap.lab.launch.found import Found, look
+from nap.lab.experiments.walk import EXPERIMENT, WalkConfig
+from nap.lab.launch import heartbeat
+from nap.lab.launch.run_state import RunState, read_state
 from nap.lab.options import Request, RunOptions
 from nap.lab.report.facts import read_run
 from nap.lab.runner import RunFolder, checkpoint, run_work
@@ -142,7 +141,7 @@ def test_no_injection_is_taken_for_a_result(
         if not facts.problems:
             assert (path.parent / "rows.jsonl").read_bytes() == truth
             assert facts.verified
-        assert look(path.parent).state in ("new", "begun", "damaged", "in use", "finished", "failed")
+        assert read_state(path.parent).state in ("new", "begun", "damaged", "in use", "finished", "failed")
         check_what_is_judged(path.parent, state, truth)
         said = answer(partial(run_command, ["run"], partial(begun, results)))
         one_line(said)
@@ -255,7 +254,7 @@ def test_older_folders_are_taken_up_and_said_to_be_unverified(
     manifest = json.loads((home / "manifest.json").read_text())
     older = {key: value for key, value in manifest.items() if "sha256" not in key}
     (home / "manifest.json").write_text(json.dumps(older))
-    assert look(home).state == "finished"
+    assert read_state(home).state == "finished"
     assert main(["claims", str(tmp_path)]) in (0, 1)
     assert "note: 1 of 1 runs are without a checksum of their rows" in capsys.readouterr().err
     assert not read_run(home).verified
@@ -281,7 +280,7 @@ def test_a_held_lock_that_names_nobody_is_in_use(tmp_path: Path) -> None:
     lock = Lock(tmp_path / "lock")
     for text in ("{}", "[]", "null", '{"pid": 1}'):
         (tmp_path / "lock").write_text(text)
-        assert look(tmp_path) == Found("in use", "in use by a process that left no name")
+        assert read_state(tmp_path) == RunState("in use", "in use by a process that left no name")
     lock.release()
 
 
@@ -300,7 +299,7 @@ def test_a_held_lock_that_names_nobody_is_in_use(tmp_path: Path) -> None:
 )
 def test_odd_progress_is_none(tmp_path: Path, told: object) -> None:
     (tmp_path / "progress.json").write_text(json.dumps(told))
-    assert beat.read(tmp_path) is None
+    assert heartbeat.read(tmp_path) is None
 
 
 def test_a_sweep_names_a_damaged_run_and_does_the_others(
@@ -324,7 +323,7 @@ def test_a_sweep_names_a_damaged_run_and_does_the_others(
     )
     assert "second: finished" in said.out
     assert "Traceback" not in said.out + said.err
-    assert look(second).state == "finished"
+    assert read_state(second).state == "finished"
 
 
 def test_nothing_is_written_into_a_folder_that_is_a_link(tmp_path: Path) -> None:

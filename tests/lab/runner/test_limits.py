@@ -20,8 +20,8 @@ from nap.lab.datasets.archives import SourceFailed, candidates, entries
 from nap.lab.datasets.catalog import TEXT_SETS
 from nap.lab.datasets.dataset import File
 from nap.lab.datasets.sources import download
-from nap.lab.launch import answering
-from nap.lab.launch.answering import check_answers
+from nap.lab.launch import engine
+from nap.lab.launch.engine import check_answers
 from nap.lab.runner.signals import stop_requests
 from small_server import serving
 
@@ -49,7 +49,7 @@ def listening(answer: bytes | None) -> Iterator[str]:
 
 
 def test_a_ray_cluster_that_does_not_answer_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(engine, "ANSWER_SECONDS", 0.2)
     began = time.monotonic()
     with listening(None) as address, pytest.raises(ConnectionError, match=r"nobody answered within 0\.2"):
         check_answers(address)
@@ -66,7 +66,7 @@ def test_a_ray_cluster_that_does_not_answer_is_told_at_once(monkeypatch: pytest.
     with pytest.raises(ConnectionError, match="refused"):
         check_answers("auto")
     assert time.monotonic() - began < 5
-    assert answering.CONNECT_SECONDS + 10 < 20
+    assert engine.CONNECT_SECONDS + 10 < 20
 
 
 @pytest.mark.parametrize("address", ["nonsense", "host:", ":6379", "host:0", "host:99999", "ray://", "a:b"])

@@ -72,7 +72,7 @@ def test_a_run_is_gone_when_the_next_begins(monkeypatch: pytest.MonkeyPatch, tmp
     assert begun.alive == [0, 0, 0]
 
 
-class Told(ProcessGroup):
+class WithHeartbeat(ProcessGroup):
     """A group whose rank 0 says just this."""
 
     def __init__(self, *words: Any):
@@ -86,5 +86,5 @@ class Told(ProcessGroup):
 def test_nor_is_it_there_in_a_process_that_follows() -> None:
     begun = Begun()
     one = ("step",), ("step",), None
-    _follow_all(begun.runs, CPU, Told(0, *one, 1, *one, 2, *one, None))
+    _follow_all(begun.runs, CPU, WithHeartbeat(0, *one, 1, *one, 2, *one, None))
     assert begun.alive == [0, 0, 0]

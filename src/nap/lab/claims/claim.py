@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -126,6 +126,23 @@ class Claim:
             return self.check(samples)
         except NotEnough as reason:
             return Evidence(Verdict.UNCLEAR, missing=str(reason))
+
+
+def apart(keys: tuple[str, ...], *claims: Claim) -> tuple[Claim, ...]:
+    """These claims, with a verdict for each value of these columns where they name none themselves."""
+    return tuple(claim if claim.apart else replace(claim, apart=keys) for claim in claims)
+
+
+def asked_of(claims: Iterable[Claim], experiment: str, where: str) -> tuple[Claim, ...]:
+    """Claims about another experiment, asked of this one; of two with one name the first.
+
+    `where` says what the paper said them of.
+    """
+    asked: dict[str, Claim] = {}
+    for claim in claims:
+        name = f"{experiment}.{claim.id.partition('.')[2]}"
+        asked.setdefault(name, replace(claim, id=name, where=f"{claim.where}; {where}"))
+    return tuple(asked.values())
 
 
 def number(value: float) -> str:

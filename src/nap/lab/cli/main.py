@@ -139,7 +139,7 @@ def _list(args: argparse.Namespace) -> int:
             f"[bold]{experiment.name}[/bold]",
             f"{experiment.title}\n[dim]{experiment.shows}[/dim]",
             "\n".join(
-                f"{scale}: {config.seeds}, {experiment.needs[scale] or getattr(config, 'data', 'none')}"
+                f"{scale}: {config.seeds}, {experiment.needs.get(scale) or getattr(config, 'data', 'none')}"
                 for scale, config in scales.items()
             ),
             end_section=True,

@@ -20,10 +20,9 @@ from nap.lab.datasets.store import DataMissing
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.running import run
 from nap.lab.experiments.tasks import chosen, folder_of, home
-from nap.lab.launch import own
-from nap.lab.launch.attempts import NO_DATA
-from nap.lab.launch.beat import Told
-from nap.lab.launch.jobs import MEANT
+from nap.lab.launch.heartbeat import WithHeartbeat
+from nap.lab.launch.jobs import MEANT, adopt_plugins
+from nap.lab.launch.retries import NO_DATA
 from nap.lab.options import Request
 from nap.lab.runner.work import Work
 
@@ -34,7 +33,7 @@ def main() -> int:
     sys.argv = ["nap", "run", *words]  # what the manifest will name: one can give that by hand
     signal.signal(signal.SIGUSR2, _terminate)  # SLURM's warning, through submitit, that time is up
     threading.Thread(target=_hold_the_leash, daemon=True).start()
-    own.adopt()
+    adopt_plugins()
     return run_command(["run"], lambda: _do(words))
 
 
@@ -77,7 +76,7 @@ def told(experiment: Experiment, request: Request) -> Experiment:
         folder = folder_of(each, home(experiment, request.options))
 
         def start(device: torch.device) -> Work:
-            return Told(each.start(device), folder)
+            return WithHeartbeat(each.start(device), folder)
 
         return replace(each, start=start)
 

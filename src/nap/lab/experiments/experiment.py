@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from math import inf
@@ -52,7 +53,8 @@ def arm_names(arms: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _in_its_package(config: Any) -> list[Run]:
-    raise AssertionError("Experiment replaces it")
+    """Stands for the runs of the package until `Experiment` knows which that is."""
+    raise AssertionError
 
 
 @dataclass(frozen=True)
@@ -61,20 +63,23 @@ class Experiment:
 
     `package` is where those are: runs.py has `runs(config)`, claims.py `CLAIMS`, figure.py `figures(rows)`
     and `missing(rows)`. Each is imported when it is needed, so that claims and reports need no torch. An
-    experiment in a single module gives `runs` instead.
+    experiment in a single module gives `runs` instead. One that is `like` another has that one's modules
+    where its package has none of its own.
     """
 
     name: str
     title: str  # a few words
     shows: str  # what the paper shows with it, one sentence
     scales: Mapping[str, Any]  # "demo" | "small" | "paper" → frozen config dataclass with `seeds: int`
-    needs: Mapping[str, str]  # scale → names of data sets, with a comma between; "" for none
+    needs: Mapping[str, str] = field(default_factory=dict)  # scale → names of data sets, with a comma between
     package: str = ""  # `__name__`, in the __init__.py of its package
     runs: Callable[[Any], list[Run]] = _in_its_package
     folder: str = ""  # if not the name: experiments that measure the same runs share one
     tuning: Tuning | None = None  # None where learning rates are part of what is tested
     readers: tuple[str, ...] = ()  # other experiments whose claims and figures are about the same rows
     order: float = inf  # its place in `nap list` and in reports
+    like: Experiment | None = None  # another one, with settings of the same kind
+    said_of: str = ""  # what the paper said that one's claims of, in words
 
     def __post_init__(self) -> None:
         if not self.folder:
@@ -82,24 +87,35 @@ class Experiment:
         if self.runs is _in_its_package:
             if not self.package:
                 raise ValueError(f"{self.name}: say where its runs are: package=__name__, or runs=")
-            package = self.package  # of its own: `replace` gives the runs to experiments that share them
-            runs = lambda config: import_module(f"{package}.runs").runs(config)  # noqa: E731
-            object.__setattr__(self, "runs", runs)
+            # bound to this one: `replace` gives the runs to experiments that share them
+            object.__setattr__(self, "runs", partial(_runs, self.package, self.like, self.name))
 
     @property
     def claims(self) -> Sequence[Claim]:
         """The paper's statements about it."""
-        module = self._module("claims")
-        return () if module is None else module.CLAIMS
+        if (module := _module(self.package, "claims")) is not None:
+            return module.CLAIMS
+        from nap.lab.claims.claim import asked_of
+
+        return () if self.like is None else asked_of(self.like.claims, self.name, self.said_of)
 
     @property
     def figure(self) -> ModuleType | None:
         """How its rows are drawn; None where it does not say."""
-        return self._module("figure")
+        module = _module(self.package, "figure")
+        return self.like.figure if module is None and self.like is not None else module
 
-    def _module(self, name: str) -> ModuleType | None:
-        there = self.package and find_spec(f"{self.package}.{name}")
-        return import_module(f"{self.package}.{name}") if there else None
+
+def _module(package: str, name: str) -> ModuleType | None:
+    there = package and find_spec(f"{package}.{name}")
+    return import_module(f"{package}.{name}") if there else None
+
+
+def _runs(package: str, like: Experiment | None, experiment: str, config: Any) -> list[Run]:
+    module = _module(package, "runs")
+    if module is None and like is not None:
+        return import_module(f"{like.package}.runs").runs(config, experiment)
+    return import_module(f"{package}.runs").runs(config)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`nap sweep` once its words are read: look, plan, drive, and say what came of it."""
+"""`nap sweep` once its words are read: read_state, plan, drive, and say what came of it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from rich.table import Table
 from nap.lab.experiments.ending import same_command, show
 from nap.lab.experiments.experiment import Experiment
 from nap.lab.experiments.tasks import BOARD, home
-from nap.lab.launch.attempts import BAD_USAGE, FAILED
 from nap.lab.launch.drive import drive
 from nap.lab.launch.engine import Engine, opened
-from nap.lab.launch.found import Found, look, settings_apart
 from nap.lab.launch.jobs import Job, jobs
 from nap.lab.launch.options import SweepOptions
-from nap.lab.launch.tracked import Tracked, tracked
+from nap.lab.launch.retries import BAD_USAGE, FAILED, Tracked, tracked
+from nap.lab.launch.run_state import RunState, read_state, settings_apart
 from nap.lab.launch.watching import view
 from nap.lab.options import Request
 from nap.lab.progress import duration
@@ -43,7 +42,7 @@ def sweep(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str
     title = ", ".join(request.name for _, request in requests)
     if options.dry_run:
         _check(todo, options)
-        Console().print(plan(title, todo, [look(job.path) for job in todo], force=options.force))
+        Console().print(plan(title, todo, [read_state(job.path) for job in todo], force=options.force))
         return FINISHED
     code = exit_code(driven(title, todo, options))
     if code == STOPPED:
@@ -55,7 +54,7 @@ def sweep(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str
 
 def driven(title: str, todo: Sequence[Job], options: SweepOptions) -> list[Tracked]:
     """Every job as far as it came on the engine that was asked for; says so where a signal stopped it."""
-    found = [look(job.path) for job in todo]
+    found = [read_state(job.path) for job in todo]
     with opened(options, len(todo)) as engine, stop_requests(options.time_limit) as stop:
         _check(todo, options)
         runs = [_ready(job, each, options) for job, each in zip(todo, found, strict=True)]
@@ -78,7 +77,7 @@ def exit_code(runs: Sequence[Tracked]) -> int:
     return FAILED if count["failed"] else BAD_USAGE if count["refused"] else FINISHED
 
 
-def plan(title: str, todo: Sequence[Job], found: Sequence[Found], *, force: bool = False) -> Table:
+def plan(title: str, todo: Sequence[Job], found: Sequence[RunState], *, force: bool = False) -> Table:
     """What there is to do, as a table."""
     count = Counter(each.state for each in found)
     states = ", ".join(f"{count[state]} {state}" for state in dict.fromkeys(each.state for each in found))
@@ -115,7 +114,7 @@ def _check(todo: Sequence[Job], options: SweepOptions) -> None:
             )
 
 
-def _ready(job: Job, found: Found, options: SweepOptions) -> Tracked:
+def _ready(job: Job, found: RunState, options: SweepOptions) -> Tracked:
     """The job with its folder made ready: there, writable, with its config, and empty after --force.
 
     Where that cannot be because of what is in the folder, the run has failed, and the others go on.
@@ -132,7 +131,7 @@ def _ready(job: Job, found: Found, options: SweepOptions) -> Tracked:
             return Tracked(job, "failed", f"damaged: {error}")
     if options.force:
         shutil.rmtree(job.path / BOARD, ignore_errors=True)
-        found = Found("new")
+        found = RunState("new")
     return tracked(job, found)
 
 

@@ -6,12 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from nap.lab.launch import beat, launch
-from nap.lab.launch.attempts import FAILED, NO_DATA, Next, after
+from nap.lab.launch import heartbeat, worker_process
 from nap.lab.launch.engine import End, Engine, NotTaken, Placed
-from nap.lab.launch.found import Found, look, mark
-from nap.lab.launch.reasons import reason
-from nap.lab.launch.tracked import OPEN, Tracked, counted
+from nap.lab.launch.retries import FAILED, NO_DATA, OPEN, Next, Tracked, after, counted, reason
+from nap.lab.launch.run_state import RunState, mark, read_state
 from nap.lab.progress import duration
 from nap.lab.runner.signals import StopRequest
 
@@ -84,8 +82,8 @@ class _Driver:
         for run in waiting[: max(0, room)]:
             try:
                 run.note_beginning()
-                beat.forget(run.job.path)
-                launch.forget_stop(run.job.path)
+                heartbeat.forget(run.job.path)
+                worker_process.forget_stop(run.job.path)
                 run.placed, run.standing, run.words = self.engine.place(run.job), "placed", ""
             except NotTaken as refusal:
                 self._leave_alone(str(refusal))
@@ -101,7 +99,7 @@ class _Driver:
             if (end := placed.ended()) is None:
                 continue
             self._next_place = 0.0  # there may be room now
-            run.placed, found = None, look(run.job.path)
+            run.placed, found = None, read_state(run.job.path)
             moved = mark(run.job.path) != run.began_at
             step = after(end, found, moved=moved, vain=run.vain, retries=self.retries)
             if stopping and step.step != "finished":
@@ -119,12 +117,12 @@ class _Driver:
             return
         self._next_visit = time.monotonic() + VISIT_EVERY_SECONDS
         for run in self.runs:
-            if run.standing == "elsewhere" and (found := look(run.job.path)).state != "in use":
+            if run.standing == "elsewhere" and (found := read_state(run.job.path)).state != "in use":
                 run.standing, run.words = "to do", ""
                 if found.state == "finished":
                     self._take(run, Next("finished", 0), found)
 
-    def _take(self, run: Tracked, step: Next, found: Found, end: End | None = None) -> None:
+    def _take(self, run: Tracked, step: Next, found: RunState, end: End | None = None) -> None:
         """Note what follows, and say it."""
         say, label, run.vain = self.view.say, run.job.label, step.vain
         if step.step == "finished":

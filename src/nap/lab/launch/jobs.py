@@ -6,14 +6,15 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from nap.lab.experiments import BUILT_IN, MODULES
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.tasks import chosen, shard_slice
-from nap.lab.launch import own
 from nap.lab.launch.options import for_workers
 from nap.lab.options import Request
 
@@ -64,7 +65,7 @@ def jobs(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str]
     environment = {"OMP_NUM_THREADS": threads} | {
         key: value for key, value in os.environ.items() if key.startswith("NAP_")
     }
-    environment |= own.passed_on(names)
+    environment |= plugin_environment(names)
     return [
         Job(
             label=run.name if len(requests) == 1 else f"{experiment.name} {run.name}",
@@ -77,3 +78,38 @@ def jobs(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str]
         )
         for n, (folder, experiment, run) in list(enumerate(every))[shard_slice(options.shard, len(every))]
     ]
+
+
+VARIABLE = "NAP_OWN_EXPERIMENTS"
+
+
+def plugin_environment(names: Iterable[str]) -> dict[str, str]:
+    """What the environment of workers has more: the modules of these experiments, and where to look for them.
+
+    Raises ValueError where a worker could not import one of them.
+    """
+    own = {name: MODULES[name] for name in names if BUILT_IN.get(name) != MODULES[name]}
+    for name, module in own.items():
+        if not _is_in_a_file(module):
+            raise ValueError(
+                f"{name}: workers cannot import {module}, which holds its EXPERIMENT, since no file of that "
+                f"name is in sys.path; put it into a module of its own, and that into MODULES"
+            )
+    folders = [os.path.abspath(folder) for folder in sys.path]  # "" is the current one
+    return {VARIABLE: json.dumps({"modules": own, "folders": folders})} if own else {}
+
+
+def adopt_plugins() -> None:
+    """Know here, in a worker, what `plugin_environment` gave the driver's environment for it."""
+    told = json.loads(os.environ.get(VARIABLE, "null"))
+    if told is not None:
+        MODULES.update(told["modules"])
+        sys.path[:] = dict.fromkeys([*told["folders"], *sys.path])  # in the driver's order
+
+
+def _is_in_a_file(module: str) -> bool:
+    try:
+        found = find_spec(module.partition(":")[0])
+    except (ImportError, ValueError):  # a package that is not there; one made without a file, as __main__
+        return False
+    return found is not None and found.origin is not None

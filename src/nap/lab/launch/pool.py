@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from nap.lab.launch import launch
+from nap.lab.launch import worker_process
 from nap.lab.launch.engine import End
 from nap.lab.launch.jobs import Job
 from nap.lab.launch.options import SweepOptions
@@ -31,9 +31,9 @@ class Pool:
     def place(self, job: Job) -> Seated:
         slot = self._free.pop(0)
         environment = {**job.environment, **slot, SIDE_BY_SIDE: str(self.workers)}
-        log = job.path / launch.LOG_NAME
+        log = job.path / worker_process.LOG_NAME
         try:
-            worker = launch.start(job.command, where=job.where, log=log, environment=environment)
+            worker = worker_process.start(job.command, where=job.where, log=log, environment=environment)
         except OSError:
             self.give_back(slot)
             raise
@@ -54,15 +54,15 @@ class Seated:
         code = self.worker.poll()
         if code is None:
             return None
-        launch.let_go(self.worker)
+        worker_process.let_go(self.worker)
         self._pool.give_back(self._slot)
         return End(code)
 
     def stop(self) -> None:
-        launch.let_go(self.worker)
+        worker_process.let_go(self.worker)
 
     def kill(self) -> None:
-        launch.let_go(self.worker)
+        worker_process.let_go(self.worker)
         with contextlib.suppress(ProcessLookupError):  # it has ended
             os.killpg(self.worker.pid, signal.SIGKILL)  # its session: emulators and loaders, too
         self.worker.wait()

@@ -11,9 +11,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, TaskCancelledError
 
-from nap.lab.launch import launch
-from nap.lab.launch.answering import check_answers
-from nap.lab.launch.engine import End, gist
+from nap.lab.launch import worker_process
+from nap.lab.launch.engine import End, check_answers, gist
 from nap.lab.launch.jobs import Job
 from nap.lab.launch.options import SweepOptions
 from nap.lab.runner.machine import SIDE_BY_SIDE
@@ -41,10 +40,10 @@ class Cluster:
             f"Ray ({resources.get('CPU', 0):g} cores, {gpus:g} GPUs "
             f"on {len(nodes)} node{'s' * (len(nodes) > 1)})"
         )
-        self._sit: Any = ray.remote(num_cpus=cores, num_gpus=share, max_retries=0)(launch.sit)
+        self._sit: Any = ray.remote(num_cpus=cores, num_gpus=share, max_retries=0)(worker_process.run_worker)
 
     def place(self, job: Job) -> OnRay:
-        log = job.path / launch.LOG_NAME
+        log = job.path / worker_process.LOG_NAME
         task = self._sit.options(name=f"nap {job.label}")
         result = task.remote(job.command, job.where, log, {**job.environment, **self._shared})
         return OnRay(result, job.path)
@@ -68,7 +67,7 @@ class OnRay:
             return End(None, f"{type(error).__name__}: {gist(str(error))}")
 
     def stop(self) -> None:
-        launch.ask_to_stop(self._folder)  # Ray may lose what is sent to a task that has begun
+        worker_process.ask_to_stop(self._folder)  # Ray may lose what is sent to a task that has begun
         ray.cancel(self._result)
 
     def kill(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import submitit
 
-from nap.lab.launch import launch
+from nap.lab.launch import worker_process
 from nap.lab.launch.engine import End, NotTaken, gist
 from nap.lab.launch.jobs import Job
 from nap.lab.launch.options import SweepOptions
@@ -42,9 +42,11 @@ class Slurm:
             ) from error
 
     def place(self, job: Job) -> Queued:
-        log = job.path / launch.LOG_NAME
+        log = job.path / worker_process.LOG_NAME
         try:
-            placed = self._executor.submit(launch.sit, job.command, job.where, log, dict(job.environment))
+            placed = self._executor.submit(
+                worker_process.run_worker, job.command, job.where, log, dict(job.environment)
+            )
         except (RuntimeError, OSError) as error:  # sbatch says no
             raise NotTaken(" ".join(str(error).split())) from error
         return Queued(self, placed)

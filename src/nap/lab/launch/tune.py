@@ -27,9 +27,9 @@ from nap.lab.experiments.tasks import first_seed, home
 from nap.lab.experiments.tuned import FILE_NAME, Sensitivity, Tuned, comparable, label
 from nap.lab.files import write_json
 from nap.lab.launch.command import driven, exit_code
-from nap.lab.launch.found import look
 from nap.lab.launch.jobs import Job, jobs
 from nap.lab.launch.options import TuneOptions
+from nap.lab.launch.run_state import read_state
 from nap.lab.options import Request, grouped
 from nap.lab.runner.run import STOPPED
 from nap.lab.seeds import FIRST_TUNING_SEED
@@ -57,7 +57,7 @@ def tune(experiment: Experiment, request: Request, settings: Sequence[str]) -> i
     for step in range(options.extend + 1):
         todo = search.jobs(ask)
         if options.dry_run:
-            print("\n".join(f"{job.label}: {look(job.path).state}" for job in todo))
+            print("\n".join(f"{job.label}: {read_state(job.path).state}" for job in todo))
             return 0
         left = None if options.time_limit is None else max(ends_at - time.monotonic(), 1e-3)
         runs = driven(f"tuning {experiment.name}", todo, replace(options, time_limit=left))
@@ -126,7 +126,7 @@ class Search:
             if (rate := _rate_of(folder)) is None:
                 continue
             for job in self._at(rate):
-                state = look(job.path)
+                state = read_state(job.path)
                 if job.run.decides and state.state in ("finished", "failed"):
                     path = job.path / rows.FILE_NAME
                     written = list(rows.read(path)) if state.state == "finished" else []

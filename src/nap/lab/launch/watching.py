@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
-from nap.lab.launch import beat
-from nap.lab.launch.beat import Beat
+from nap.lab.launch import heartbeat
 from nap.lab.launch.drive import View
-from nap.lab.launch.tracked import Tracked
+from nap.lab.launch.heartbeat import Heartbeat
+from nap.lab.launch.retries import Tracked
 from nap.lab.progress import LINE_EVERY_SECONDS, Clock, Pace, duration
 
 LOOK_EVERY_SECONDS = 0.5
@@ -32,7 +32,7 @@ class Outlook:
     def __init__(self, waiting: str, clock: Clock = time.monotonic):
         self.waiting, self._clock = waiting, clock
         self.seconds_left: float | None = None
-        self._told: dict[str, Beat | None] = {}  # by label: what a run tells now
+        self._told: dict[str, Heartbeat | None] = {}  # by label: what a run tells now
         self._known: dict[str, float] = {}  # by label: how much of it was done when it told that last
         self._paces: dict[str, Pace] = {}
         self._left: dict[str, float] = {}  # seconds that a run needs yet
@@ -43,7 +43,7 @@ class Outlook:
         first, self._left = self._overall is None, {}
         for run in runs:
             label, under_way = run.job.label, run.standing in UNDER_WAY
-            told = beat.read(run.job.path) if under_way or (first and run.standing == "to do") else None
+            told = heartbeat.read(run.job.path) if under_way or (first and run.standing == "to do") else None
             self._told[label] = told if under_way else None
             if told is None:
                 self._paces.pop(label, None)

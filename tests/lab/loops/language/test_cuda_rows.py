@@ -1,4 +1,4 @@
-"""What only a GPU can show of norms joined to ReLUs: compiled, in bfloat16, they compute what they did."""
+"""What only a GPU can show of norms fused to ReLUs: compiled, in bfloat16, they compute what they did."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def tokens(batch: int = 8) -> Tensor:
 
 
 def blocks(**options: Any) -> tuple[nn.Module, nn.Module]:
-    """Two blocks of a transformer, converted; and the same, joined."""
+    """Two blocks of a transformer, converted; and the same, fused."""
     plain = nn.Sequential(*(Block(WIDTH, 4, "layer") for _ in range(2))).cuda()
     nap.normalize_(plain, tokens(), **options)
     for name, parameter in plain.named_parameters():
         if "nap_norm" in name:
             nn.init.normal_(parameter, 1.0, 0.3)
-    joined = copy.deepcopy(plain)
-    assert nap.join_relus_(joined, tokens()) == {f"{i}.up": f"{i}.activation" for i in range(2)}
-    return plain, joined
+    fused = copy.deepcopy(plain)
+    assert nap.fuse_relus_(fused, tokens()) == {f"{i}.up": f"{i}.activation" for i in range(2)}
+    return plain, fused
 
 
 def learnt(model: Any, x: Tensor, half: bool) -> dict[str, Tensor]:
@@ -76,8 +76,8 @@ def closest(compiled: Any, plain: nn.Module, batch: int = 8) -> float:
 
 @pytest.mark.parametrize("options", [{}, {"affine": "none"}, {"eps": 1e-5}], ids=str)
 def test_compiled_it_is_the_same_function_with_the_same_gradients(options: Any) -> None:
-    plain, joined = blocks(**options)
-    x, compiled = tokens(), torch.compile(joined, fullgraph=True)
+    plain, fused = blocks(**options)
+    x, compiled = tokens(), torch.compile(fused, fullgraph=True)
     assert closest(compiled, plain) < 1e-4
     exact = learnt(plain, x, half=False)
     ours, theirs = (apart(learnt(model, x, half=True), exact) for model in (compiled, plain))
@@ -87,10 +87,10 @@ def test_compiled_it_is_the_same_function_with_the_same_gradients(options: Any) 
 
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")  # torch makes one to begin with
 def test_any_number_of_rows_and_a_cuda_graph() -> None:
-    plain, joined = blocks()
+    plain, fused = blocks()
     for mode in ("default", "reduce-overhead"):
         torch._dynamo.reset()
-        compiled = torch.compile(joined, fullgraph=True, mode=mode)
+        compiled = torch.compile(fused, fullgraph=True, mode=mode)
         for batch in (8, 8, 3, 5, 1):
             assert closest(compiled, plain, batch) < 1e-4
 
@@ -102,7 +102,7 @@ def test_our_kernels_are_what_runs_and_nothing_is_copied_for_them() -> None:
     model = nn.Sequential(*layers).cuda()
     x = torch.randn(64, 64, device="cuda")
     nap.normalize_(model, x)
-    assert nap.join_relus_(model, x) == {"0": "1"}
+    assert nap.fuse_relus_(model, x) == {"0": "1"}
     compiled: Any = torch.compile(model, fullgraph=True)
     with torch.autocast("cuda", torch.bfloat16):
         _, codes = run_fw_bw_and_get_code(lambda: compiled(x))
@@ -118,7 +118,7 @@ def test_our_kernels_are_what_runs_and_nothing_is_copied_for_them() -> None:
 def test_more_numbers_than_fit_into_32_bits() -> None:
     if torch.cuda.mem_get_info()[0] < 40e9:
         pytest.skip("needs 40 GB")
-    rows = pytest.importorskip("nap.norms.rows", exc_type=ImportError)
+    rows = pytest.importorskip("nap.kernels.norm_relu_triton", exc_type=ImportError)
     width, count = rows.WIDEST, 2**31 // rows.WIDEST + 5
     y = torch.randn(count, width, device="cuda", dtype=torch.bfloat16)
     scale, offset = (torch.randn(width, device="cuda") for _ in range(2))

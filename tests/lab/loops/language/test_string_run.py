@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import nap
 from nap.lab.datasets.streams import batches
 from nap.lab.experiments import experiments
-from nap.lab.experiments.induction.config import InductionConfig
+from nap.lab.experiments.induction import InductionConfig
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.language.arms import (
     BASELINE,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nap.lab.datasets.streams import batches
-from nap.lab.experiments.fig2.config import MODES, Fig2Config
+from nap.lab.experiments.fig2 import MODES, Fig2Config
 from nap.lab.experiments.fig2.runs import TWIN_MODES, TwinRun
 from nap.lab.loops.population.continual import Row
 from nap.lab.loops.population.settings import Network

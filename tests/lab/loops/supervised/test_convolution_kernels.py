@@ -16,11 +16,6 @@ pytest.importorskip("triton", reason="needs Triton")
 
 
 @pytest.fixture(autouse=True)
-def _no_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nap.lab.loops.supervised.stacked.conv_tma._available", lambda device: False)
-
-
-@pytest.fixture(autouse=True)
 def _exact_products() -> Iterator[None]:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")

@@ -63,7 +63,7 @@ def test_what_it_does_not_know_stays() -> None:
         *(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4, affine=False), nn.ReLU()),
     )
     nap.normalize_(net, x)  # with an eps that is relative to the weights
-    nap.join_batch_norms_(net, x)
+    nap.fuse_batch_norms_(net, x)
     kinds = [type(module) for module in stackable(net).children() if isinstance(module, nn.BatchNorm2d)]
     assert kinds == [StackedBatchNorm2d] * 3
     plain = stackable(nn.Sequential(*[nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()]))

@@ -19,7 +19,7 @@ from torch.testing import assert_close
 
 from gpu import CUDA, DEVICE
 from nap.lab.cli.main import main
-from nap.lab.experiments.table1_cifar.config import DEMO
+from nap.lab.experiments.table1_cifar import DEMO
 from nap.lab.experiments.table1_cifar.runs import runs
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm

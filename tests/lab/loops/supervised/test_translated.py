@@ -13,7 +13,7 @@ import torch
 
 from evidence_rows import rows_of
 from nap.lab.experiments import load
-from nap.lab.experiments.table1_cifar.config import PAPER
+from nap.lab.experiments.table1_cifar import PAPER
 from nap.lab.experiments.table1_cifar.figure import table
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised.arms import NAP, TRANSLATED

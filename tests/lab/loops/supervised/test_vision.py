@@ -21,7 +21,7 @@ from nap.lab.cli.main import main
 from nap.lab.datasets.catalog import IMAGE_SETS
 from nap.lab.datasets.images import load, split
 from nap.lab.datasets.streams import batches
-from nap.lab.experiments.table1_cifar.config import DEMO
+from nap.lab.experiments.table1_cifar import DEMO
 from nap.lab.experiments.table1_cifar.runs import runs
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised import classifier, trainer

@@ -2,9 +2,50 @@
 
 from __future__ import annotations
 
-from nap.lab.experiments.ablations.config import DEMO, PAPER, SMALL
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from nap.lab.experiments import fig3, minatar
+from nap.lab.experiments.common.rainbow import RainbowConfig, adapt
 from nap.lab.experiments.experiment import Experiment
-from nap.lab.experiments.minatar.config import TUNING
+from nap.lab.experiments.minatar import TUNING
+from nap.lab.loops.rainbow.games import MINATAR
+from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, RAINBOW
+from nap.validation import check_range as check
+
+RARELY, NO_OFFSETS = f"{NAP.name}, projected rarely", f"{NAP.name}, no offsets"
+LAYER_NORM_DECAY, RAINBOW_DECAY = f"{LAYER_NORM.name}, weight decay", f"{RAINBOW.name}, weight decay"
+ARMS = (NAP.name, RARELY, NO_OFFSETS, LAYER_NORM.name, LAYER_NORM_DECAY, RAINBOW.name, RAINBOW_DECAY)
+if TYPE_CHECKING:
+    ArmName = str
+else:
+    ArmName = Literal[ARMS]
+
+
+@dataclass(frozen=True)
+class AblationsConfig(RainbowConfig):
+    """Settings of the ablations of Rainbow agents."""
+
+    games: tuple[str, ...] = MINATAR
+    """games, each with agents of its own: MinAtar's, Atari ROM names, or catch, which is built in"""
+    arms: tuple[ArmName, ...] = ARMS
+    """arms to train; NaP has the linear schedule, which ends halfway"""
+    rarely: int = 1_000
+    """updates between two projections, where they are rare"""
+    weight_decay: float = 0.1
+    """AdamW's, of weights, where there is one"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self, "rarely", self.rarely, 2)
+        check(self, "weight_decay", self.weight_decay, 1e-9)
+
+
+PAPER = adapt(
+    AblationsConfig, fig3.PAPER, games=("boxing", "freeway", "pong"), frames=20_000_000, noise="joint"
+)
+SMALL = adapt(AblationsConfig, minatar.SMALL)
+DEMO = adapt(AblationsConfig, minatar.DEMO, frames=8_000, rarely=50)
 
 EXPERIMENT = Experiment(
     name="ablations",
@@ -14,6 +55,5 @@ EXPERIMENT = Experiment(
     shows="Projecting every 1,000 updates is as good as after each; removing offsets may help; weight decay "
     "hurts agents that learn values.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
-    needs={"demo": "", "small": "", "paper": ""},
     tuning=TUNING,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nap.lab.claims.claim import Claim, Evidence, Region
 from nap.lab.claims.effects import GROWS, RAPID, TENTH, at_least, decide, ratio
 from nap.lab.claims.samples import Samples
-from nap.lab.experiments.ablations.config import LAYER_NORM_DECAY, NO_OFFSETS, RAINBOW_DECAY, RARELY
+from nap.lab.experiments.ablations import LAYER_NORM_DECAY, NO_OFFSETS, RAINBOW_DECAY, RARELY
 from nap.lab.experiments.common.rainbow.claims import (
     FINAL,
     LAYER_NORM,

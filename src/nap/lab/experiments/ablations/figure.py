@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nap.lab.experiments.ablations.config import ARMS, LAYER_NORM_DECAY, NO_OFFSETS, RAINBOW_DECAY, RARELY
+from nap.lab.experiments.ablations import ARMS, LAYER_NORM_DECAY, NO_OFFSETS, RAINBOW_DECAY, RARELY
 from nap.lab.experiments.common.rainbow import figure as family
 from nap.lab.experiments.common.rainbow.figure import lacking_by_game, scores
 from nap.lab.report.panels import Figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nap.lab.experiments.ablations.config import (
+from nap.lab.experiments.ablations import (
     LAYER_NORM_DECAY,
     NO_OFFSETS,
     RAINBOW_DECAY,

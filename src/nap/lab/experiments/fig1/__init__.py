@@ -7,8 +7,69 @@ more arms start every task from a new initialisation: the accuracy of a network 
 
 from __future__ import annotations
 
-from nap.lab.experiments.experiment import Experiment, Tuning
-from nap.lab.experiments.fig1.config import DEMO, PAPER, SMALL
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from nap.lab.experiments.experiment import Experiment, Tuning, arm_names
+from nap.lab.loops.population.arms import (
+    FRESH,
+    FRESH_NO_NORM,
+    LAYER_NORM,
+    NAP,
+    NAP_FREE,
+    NAP_JOINT,
+    NAP_NO_AFFINE,
+    NAP_PULL,
+    NAP_WEAK_PULL,
+    NO_NORM,
+    RESCALED,
+)
+from nap.lab.loops.population.settings import OneNetwork, Projected, TaskChanges
+
+PAPERS_ARMS = (NO_NORM, LAYER_NORM, RESCALED, NAP, FRESH, FRESH_NO_NORM)
+AFFINE_ARMS = (NAP_FREE, NAP_JOINT, NAP_WEAK_PULL, NAP_PULL, NAP_NO_AFFINE)
+ARMS = (*PAPERS_ARMS, *AFFINE_ARMS)
+if TYPE_CHECKING:
+    ArmName = str
+else:
+    ArmName = Literal[arm_names(ARMS)]
+DQN_STYLE = (32, 32, 64, 64)
+
+
+@dataclass(frozen=True)
+class Fig1Config(OneNetwork, Projected, TaskChanges):
+    """Settings of Figure 1."""
+
+    arms: tuple[ArmName, ...] = arm_names([*PAPERS_ARMS, NAP_NO_AFFINE])
+    """arms to train"""
+
+    def __post_init__(self) -> None:
+        for part in (OneNetwork, Projected, TaskChanges):
+            part.__post_init__(self)
+
+
+PAPER = Fig1Config(
+    network="cnn",
+    channels=DQN_STYLE,
+    width=512,
+    images=0,
+    tasks=500,  # §3.2
+    epochs=20,  # not stated
+    learning_rate=1e-4,  # as in §5.1; not stated for this figure
+)
+SMALL = replace(
+    PAPER,
+    images=1024,
+    batch_size=32,
+    tasks=40,
+    epochs=20,
+    learning_rate=3e-4,
+    optimizer_state=("reset", "keep"),
+)
+DIGITS = replace(
+    SMALL, data="digits", images=512, network="mlp", width=64, depth=3, optimizer_state=("reset",)
+)
+DEMO = replace(DIGITS, tasks=30, learning_rate=1e-3, seeds=4, arms=arm_names(PAPERS_ARMS[:-1]))
 
 EXPERIMENT = Experiment(
     name="fig1",

@@ -5,7 +5,7 @@ Runs that keep the optimizer's state at a change of task and runs that reset it 
 
 from __future__ import annotations
 
-from nap.lab.claims.claim import Claim, Evidence, Region
+from nap.lab.claims.claim import Claim, Evidence, Region, apart
 from nap.lab.claims.effects import (
     CONSTANT,
     FALLS,
@@ -22,7 +22,7 @@ from nap.lab.claims.effects import (
 )
 from nap.lab.claims.samples import Samples, together
 from nap.lab.experiments.experiment import arm_names
-from nap.lab.experiments.fig1.config import PAPERS_ARMS
+from nap.lab.experiments.fig1 import PAPERS_ARMS
 from nap.lab.loops.population.arms import NAP_NO_AFFINE
 
 NO_NORM, LAYER_NORM, RESCALED, NAP, FRESH, _ = arm_names(PAPERS_ARMS)
@@ -48,20 +48,19 @@ def without_affine(samples: Samples) -> Evidence:
     return decide(what, gap, Region(-tenth, tenth), unit="accuracy points")
 
 
-CLAIMS = (
+CLAIMS = apart(
+    APART,
     Claim(
         "fig1.no-norm-accuracy-falls",
         "Without norms, later tasks are learnt less well than the first.",
         TEXT,
         lambda s: accuracy_falls(s, arm=NO_NORM),
-        apart=APART,
     ),
     Claim(
         "fig1.no-norm-parameter-norm",
         "Without norms, the parameter norm grows rapidly.",
         CAPTION,
         lambda s: growth(s, "parameter_norm", GROWS_RAPIDLY, arm=NO_NORM),
-        apart=APART,
     ),
     # A network without norms may die on the way, and a dead one has no gradient: what grew is the peak.
     Claim(
@@ -69,63 +68,54 @@ CLAIMS = (
         "Without norms, the gradient norm grows rapidly.",
         CAPTION,
         lambda s: growth(s, "gradient_norm", GROWS_RAPIDLY, peak=True, arm=NO_NORM),
-        apart=APART,
     ),
     Claim(
         "fig1.no-norm-jacobian-norm",
         "Without norms, the Jacobian norm grows to unstable values.",
         TEXT,
         lambda s: growth(s, "jacobian_norm", GROWS_RAPIDLY, peak=True, arm=NO_NORM),
-        apart=APART,
     ),
     Claim(
         "fig1.no-norm-norm-against-accuracy",
         "Without norms, a larger parameter norm comes with lower accuracy.",
         TEXT,
         lambda s: norm_and_accuracy(s, NO_NORM),
-        apart=APART,
     ),
     Claim(
         "fig1.layernorm-parameter-norm",
         "With LayerNorm, the parameter norm grows too.",
         CAPTION,
         lambda s: growth(s, "parameter_norm", GROWS, arm=LAYER_NORM),
-        apart=APART,
     ),
     Claim(
         "fig1.layernorm-gradient-norm",
         "With LayerNorm, the gradient norm falls as the parameters grow.",
         CAPTION,
         lambda s: growth(s, "gradient_norm", FALLS, arm=LAYER_NORM),
-        apart=APART,
     ),
     Claim(
         "fig1.layernorm-jacobian-norm",
         "With LayerNorm, the Jacobian norm falls sharply.",
         TEXT,
         lambda s: growth(s, "jacobian_norm", FALLS_SHARPLY, arm=LAYER_NORM),
-        apart=APART,
     ),
     Claim(
         "fig1.layernorm-effective-rate",
         "With LayerNorm, the effective learning rate falls as the parameters grow.",
         f"{TEXT}, Definition 1",
         lambda s: growth(s, "effective_rate", FALLS, arm=LAYER_NORM),
-        apart=APART,
     ),
     Claim(
         "fig1.layernorm-accuracy-falls",
         "With LayerNorm alone, later tasks are learnt less well than the first.",
         CAPTION,
         lambda s: accuracy_falls(s, arm=LAYER_NORM),
-        apart=APART,
     ),
     Claim(
         "fig1.layernorm-norm-against-accuracy",
         "With LayerNorm, a larger parameter norm comes with lower accuracy.",
         TEXT,
         lambda s: norm_and_accuracy(s, LAYER_NORM),
-        apart=APART,
     ),
     Claim(
         "fig1.rescaled-keeps-accuracy",
@@ -133,27 +123,23 @@ CLAIMS = (
         "random initialisation.",
         CAPTION,
         lambda s: accuracy_kept(s, RESCALED, FRESH),
-        apart=APART,
     ),
     Claim(
         "fig1.nap-keeps-accuracy",
         "With NaP, the last tasks are learnt as well as by a random initialisation.",
         f"{CAPTION}; Section 3.3",
         lambda s: accuracy_kept(s, NAP, FRESH),
-        apart=APART,
     ),
     Claim(
         "fig1.nap-effective-rate",
         "With NaP, the effective learning rate is the one that was set: it stays.",
         "Section 4",
         lambda s: growth(s, "effective_rate", CONSTANT, arm=NAP),
-        apart=APART,
     ),
     Claim(
         "fig1.no-affine-little-effect",
         "Removing the learnable scale and offset has little effect.",
         "Section 3.3, footnote",
         without_affine,
-        apart=APART,
     ),
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from nap.lab.aliases import slug
 from nap.lab.experiments.common.runs import arm_run, at_task_changes
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.fig1.config import (
+from nap.lab.experiments.fig1 import (
     AFFINE_ARMS,
     ARMS,
     Fig1Config,

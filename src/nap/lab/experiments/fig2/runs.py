@@ -10,7 +10,7 @@ from torch import Tensor
 from nap.lab.datasets.images import Images, load
 from nap.lab.datasets.streams import batches
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.fig2.config import MODES, Fig2Config
+from nap.lab.experiments.fig2 import MODES, Fig2Config
 from nap.lab.loops.population.arms import LAYER_NORM
 from nap.lab.loops.population.build import network_factory
 from nap.lab.loops.population.continual import best_strategy, skeleton_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from nap.lab.experiments.common.rainbow.runs import single_runs
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.fig3.config import Fig3Config
+from nap.lab.experiments.fig3 import Fig3Config
 from nap.lab.loops.rainbow.variants import FOUR
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from nap.lab.claims.claim import Claim, Evidence, Region
+from nap.lab.claims.claim import Claim, Evidence, Region, apart
 from nap.lab.claims.effects import CHANCE, NOTHING, RAPID, TENTH, at_least, decide, every, skill_of
 from nap.lab.claims.samples import Samples, Series, stacked, together
-from nap.lab.experiments.fig4.config import layer_norm_with
+from nap.lab.experiments.fig4 import layer_norm_with
 from nap.lab.loops.population.arms import METHODS
 
 BEST = ("L2 Init", "ReDo")
@@ -145,20 +145,19 @@ def more_pronounced(samples: Samples) -> Evidence:
     return decide(what, between_streams(samples)[1], Region(low=0), unit="accuracy points")
 
 
-CLAIMS = (
+CLAIMS = apart(
+    APART,
     Claim(
         "fig4.base-wide-spread",
         "Without NaP, methods differ widely in how well they work.",
         f"{CAPTION}; {TEXT}",
         lambda s: relative_spread(s, Region(low=100 * WIDE), nap=False),
-        apart=APART,
     ),
     Claim(
         "fig4.base-best-methods",
         "Without NaP, L2 Init (regenerative regularisation) and ReDo work best.",
         TEXT,
         best_two,
-        apart=APART,
     ),
     Claim(
         "fig4.nap-improves",
@@ -167,21 +166,18 @@ CLAIMS = (
         lambda s: at_least(
             UNIFORM, {m: gain(s, m, Region(low=0)) for m in METHODS if m != "ReDo"}, of="methods"
         ),
-        apart=APART,
     ),
     Claim(
         "fig4.redo-is-the-exception",
         "ReDo is the exception: NaP improves it less than the others.",
         TEXT,
         redo_gain,
-        apart=APART,
     ),
     Claim(
         "fig4.nap-over-layernorm",
         "NaP learns better than LayerNorm without projection (ours: the figure has no such arm).",
         TEXT,
         lambda s: over_layer_norm(s, "none"),
-        apart=APART,
         only=RESET,
     ),
     Claim(
@@ -189,7 +185,6 @@ CLAIMS = (
         "So it does where both shrink and perturb at a change of task (ours, too).",
         TEXT,
         lambda s: over_layer_norm(s, "shrink and perturb"),
-        apart=APART,
         only=RESET,
     ),
     Claim(
@@ -197,14 +192,12 @@ CLAIMS = (
         "With NaP, the gaps between methods are much smaller.",
         f"{TEXT}; {CAPTION}",
         spread_shrinks,
-        apart=APART,
     ),
     Claim(
         "fig4.nap-mlp-indistinguishable",
         "With NaP, methods are nearly indistinguishable in the MLP.",
         TEXT,
         lambda s: relative_spread(s, Region(high=100 * TENTH), nap=True),
-        apart=APART,
         only={"network": "mlp"},
     ),
     Claim(
@@ -212,14 +205,12 @@ CLAIMS = (
         "With NaP, the online accuracy of every method is constant or rising.",
         TEXT,
         lambda s: every({method: trend(s, method) for method in METHODS}),
-        apart=APART,
     ),
     Claim(
         "fig4.nap-level-not-trend",
         "With NaP, methods differ more in how well they learn a task than in how they change over tasks.",
         TEXT,
         level_or_trend,
-        apart=APART,
     ),
     Claim(
         "fig4.random-labels-harder",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from nap.lab.experiments.fig4.config import layer_norm_with
+from nap.lab.experiments.fig4 import layer_norm_with
 from nap.lab.loops.population.arms import LAYER_NORM
 from nap.lab.report.panels import Figure, Measure, Panel, arms_of, panel, share_limits
 from nap.lab.report.style import (

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
 from nap.lab.claims.effects import LEARNT, RAPID, TENTH, decide, every
 from nap.lab.claims.samples import Samples
+from nap.lab.experiments import fig5_sequential
 from nap.lab.experiments.common.rainbow.claims import (
     BETTER,
     LAYER_NORM,
@@ -22,11 +23,10 @@ from nap.lab.experiments.common.rainbow.claims import (
     per_game,
     scores,
 )
-from nap.lab.experiments.fig5_sequential import config
 from nap.lab.metrics.aggregate import iqm
 from nap.lab.rows import Rows
 
-FRESH = config.FRESH.name
+FRESH = fig5_sequential.FRESH.name
 CAPTION, TEXT = "Figure 5, caption", "Section 5.3"
 CYCLES = {RAINBOW: 2, LAYER_NORM: 2, NAP: 2, FRESH: 1}  # a fresh agent sees a game once
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nap.lab.experiments.common.rainbow import figure as family
 from nap.lab.experiments.common.rainbow.figure import lacking_by_game, visits
-from nap.lab.experiments.fig5_sequential.config import ARMS, FRESH
+from nap.lab.experiments.fig5_sequential import ARMS, FRESH
 from nap.lab.report.panels import Figure
 from nap.lab.report.style import BLACK, DOTTED, Look
 from nap.lab.rows import Rows

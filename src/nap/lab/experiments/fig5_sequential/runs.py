@@ -8,7 +8,7 @@ from typing import Any
 
 from nap.lab.experiments.common.rainbow.runs import agent_run
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.fig5_sequential.config import (
+from nap.lab.experiments.fig5_sequential import (
     CONTINUAL,
     FRESH,
     Fig5SequentialConfig,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nap.lab.experiments import fig3
-from nap.lab.experiments.fig3.config import PAPER
+from nap.lab.experiments.fig3 import PAPER
 from nap.lab.loops.rainbow.atari import GAMES
 
 EXPERIMENT = replace(

@@ -21,7 +21,7 @@ from nap.lab.experiments.common.rainbow.claims import (
     scores,
     sharp,
 )
-from nap.lab.experiments.fig6.config import ENDS, ending_at
+from nap.lab.experiments.fig6 import ENDS, ending_at
 from nap.lab.metrics.aggregate import iqm
 
 FASTEST, HALFWAY, _, SLOWEST = ARMS = tuple(map(ending_at, ENDS))

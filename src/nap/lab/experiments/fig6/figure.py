@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nap.lab.experiments.common.rainbow.figure import lacking_by_game, scores
-from nap.lab.experiments.fig6.config import ENDS, ending_at
+from nap.lab.experiments.fig6 import ENDS, ending_at
 from nap.lab.report.panels import Figure
 from nap.lab.report.style import BLACK, BLUE, PURPLE, SKY, Look
 from nap.lab.rows import Rows

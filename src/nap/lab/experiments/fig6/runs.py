@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from nap.lab.experiments.common.rainbow.runs import single_runs
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.fig6.config import Fig6Config, ending_at
+from nap.lab.experiments.fig6 import Fig6Config, ending_at
 from nap.lab.loops.rainbow.variants import NAP_LINEAR
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from nap.lab.claims.claim import Claim, Evidence, Region
+from nap.lab.claims.claim import Claim, Evidence, Region, apart
 from nap.lab.claims.effects import decide, every
 from nap.lab.claims.samples import Samples, together
-from nap.lab.experiments.induction.config import PAPERS_ARMS
+from nap.lab.experiments.induction import PAPERS_ARMS
 
 TEXT, CAPTION = "Appendix C.3", "Appendix C.3, caption"
 BASELINE, PROJECTED, NORM, NAP, NO_SCALE = PAPERS_ARMS
@@ -36,47 +36,42 @@ def faster(samples: Samples, metric: str, *pairs: tuple[str, str]) -> Evidence:
 
 WITH_NORM = ((NORM, BASELINE), (NAP, PROJECTED))
 WITH_PROJECTION = ((PROJECTED, BASELINE), (NAP, NORM))
-CLAIMS = (
+CLAIMS = apart(
+    APART,
     Claim(
         "induction.all-learn",
         "All four networks learn to find what the suffix copies, and copy it.",
         TEXT,
         lambda s: learnt(s, BASELINE, PROJECTED, NORM, NAP),
-        apart=APART,
     ),
     Claim(
         "induction.no-scale-learns",
         "With norms and without a learnable scale it still learns to copy.",
         CAPTION,
         lambda s: learnt(s, NO_SCALE),
-        apart=APART,
     ),
     Claim(
         "induction.norm-speeds-retrieval",
         "Norms speed up learning to copy, with and without projection.",
         TEXT,
         lambda s: faster(s, "retrieval", *WITH_NORM),
-        apart=APART,
     ),
     Claim(
         "induction.norm-speeds-memorisation",
         "Norms speed up learning the prefixes by heart, with and without projection.",
         TEXT,
         lambda s: faster(s, "memorisation", *WITH_NORM),
-        apart=APART,
     ),
     Claim(
         "induction.projection-speeds-retrieval",
         "Projection speeds up learning to copy, with and without norms.",
         TEXT,
         lambda s: faster(s, "retrieval", *WITH_PROJECTION),
-        apart=APART,
     ),
     Claim(
         "induction.projection-speeds-memorisation",
         "Projection speeds up learning the prefixes by heart, with and without norms.",
         TEXT,
         lambda s: faster(s, "memorisation", *WITH_PROJECTION),
-        apart=APART,
     ),
 )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
+from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region, asked_of
 from nap.lab.claims.effects import CONSTANT, FALLS, GROWS, every, ratio
 from nap.lab.claims.samples import Samples, together
-from nap.lab.experiments.common.rainbow.claims import LAYER_NORM, NAP, games_of, moved
-from nap.lab.experiments.common.rainbow.layers import whole_layers
+from nap.lab.experiments.common.rainbow.claims import LAYER_NORM, NAP, games_of, whole_layers
 from nap.lab.experiments.fig3 import claims as fig3
 from nap.lab.experiments.fig5_suite import claims as fig5_suite
 from nap.lab.rows import Rows
@@ -59,4 +58,4 @@ LAYERS = (
         lambda s: by_layer(s, "effective_rate", NAP, CONSTANT),
     ),
 )
-CLAIMS = (*moved((*fig3.CLAIMS, *fig5_suite.CLAIMS), "minatar"), *LAYERS)
+CLAIMS = (*asked_of((*fig3.CLAIMS, *fig5_suite.CLAIMS), "minatar", "of Atari"), *LAYERS)

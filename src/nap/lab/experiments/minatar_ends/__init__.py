@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from nap.lab.experiments import fig6, minatar
+from nap.lab.experiments.common.rainbow import adapt
 from nap.lab.experiments.experiment import Experiment
-from nap.lab.experiments.minatar.config import TUNING
-from nap.lab.experiments.minatar_ends.config import DEMO, PAPER, SMALL
+
+DEMO, SMALL, PAPER = (
+    adapt(fig6.Fig6Config, config) for config in (minatar.DEMO, minatar.SMALL, minatar.PAPER)
+)
 
 EXPERIMENT = Experiment(
     name="minatar-ends",
     order=10,
     package=__name__,
+    like=fig6.EXPERIMENT,
+    said_of="of Atari",
     title="a sweep over the end of the learning-rate schedule in MinAtar's games (Figure 6)",
     shows="Said of Atari: the faster the rate falls the better at first, and the lower the score in the end.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
-    needs={"demo": "", "small": "", "paper": ""},
-    tuning=TUNING,
+    tuning=minatar.TUNING,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
+from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region, apart
 from nap.lab.claims.effects import TENTH, decide
 from nap.lab.claims.samples import Samples, Series, together
 
@@ -80,61 +80,54 @@ def deaths_at_changes(samples: Samples) -> Evidence:
 
 
 APART = ("optimizer_state",)
-CLAIMS = (
+CLAIMS = apart(
+    APART,
     Claim(
         "revival.layernorm-recovers",
         "With LayerNorm and Adam, dead units come back to life after a change of task.",
         f"{TEXT}, figure; Section 3.1",
         lambda s: recovery(s, "LayerNorm", RECOVER),
-        apart=APART,
     ),
     Claim(
         "revival.rmsnorm-recovers",
         "With RMSNorm and Adam, too, dead units come back to life after a change of task.",
         "Section 3.1, Proposition 1",
         lambda s: recovery(s, "RMSNorm", RECOVER),
-        apart=APART,
     ),
     Claim(
         "revival.no-norm-stays-dead",
         "Without norms, dead units stay dead.",
         f"{TEXT}, figure",
         lambda s: recovery(s, "none", STAY_DEAD),
-        apart=APART,
     ),
     Claim(
         "revival.layernorm-revives-more",
         "Under Adam, a dead unit is more likely to revive with LayerNorm than without norms.",
         f"{TEXT}; Section 3.1",
         lambda s: rates_compared(s, ("LayerNorm", "Adam"), ("none", "Adam")),
-        apart=APART,
     ),
     Claim(
         "revival.adam-revives-more",
         "With LayerNorm, Adam revives more than SGD: it makes up for the small gradient of a dead unit.",
         f"{TEXT}; Section 3.1",
         lambda s: rates_compared(s, ("LayerNorm", "Adam"), ("LayerNorm", "SGD")),
-        apart=APART,
     ),
     Claim(
         "revival.adam-kills-more",
         "Without norms, an adaptive optimizer leaves more dead units than SGD.",
         TEXT,
         lambda s: dead_compared(s, ("none", "Adam"), ("none", "SGD"), MORE),
-        apart=APART,
     ),
     Claim(
         "revival.changes-kill",
         "Without norms and with Adam, units die above all right after a change of task.",
         TEXT,
         deaths_at_changes,
-        apart=APART,
     ),
     Claim(
         "revival.layernorm-mitigates",
         "Under Adam, LayerNorm leaves fewer dead units than no norm.",
         TEXT,
         lambda s: dead_compared(s, ("LayerNorm", "Adam"), ("none", "Adam"), FEWER),
-        apart=APART,
     ),
 )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nap.lab.experiments.common.runs import arm_run, at_task_changes
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.revival.config import NORMS, RevivalConfig
+from nap.lab.experiments.revival import NORMS, RevivalConfig
 from nap.lab.loops.population import diagnostics
 from nap.lab.loops.population.arms import Arm
 from nap.lab.loops.population.continual import ContinualWork, Row

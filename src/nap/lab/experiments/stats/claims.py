@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nap.lab.claims.claim import Claim, Evidence, Region
+from nap.lab.claims.claim import Claim, Evidence, Region, apart
 from nap.lab.claims.effects import CONSTANT, GROWS, decide, every, growth, ratio
 from nap.lab.claims.samples import Samples, together
 from nap.lab.experiments.fig4.claims import APART
@@ -38,33 +38,30 @@ def rank(samples: Samples) -> Evidence:
     return ratio("feature rank in the last tasks, with NaP against without", with_nap, base, GROWS)
 
 
-CLAIMS = (
+CLAIMS = apart(
+    APART,
     Claim(
         "stats.base-parameter-norm",
         "Without NaP, the parameter norm grows.",
         f"{FIGURE}; Section 3.2",
         lambda s: growth(s, "parameter_norm", GROWS, method="none", nap=False),
-        apart=APART,
     ),
     Claim(
         "stats.nap-weight-norm",
         "With NaP, the norm of the weights stays, whatever the method.",
         f"{FIGURE}; Section 3.3",
         lambda s: every({m: growth(s, "weight_norm", CONSTANT, method=m, nap=True) for m in METHODS}),
-        apart=APART,
     ),
     Claim(
         "stats.nap-linearized-units",
         "With NaP, fewer units of the last hidden layer are linear on all of the data.",
         f"{FIGURE}; Section 3.1",
         linearized,
-        apart=APART,
     ),
     Claim(
         "stats.nap-feature-rank",
         "With NaP, the features keep a higher rank.",
         f"{FIGURE}; Section 3.1",
         rank,
-        apart=APART,
     ),
 )

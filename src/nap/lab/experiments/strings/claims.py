@@ -10,10 +10,10 @@ import re
 
 import numpy as np
 
-from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
+from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region, apart
 from nap.lab.claims.effects import GROWS, LEARNT, TENTH, decide, growth
 from nap.lab.claims.samples import Samples, Series, together
-from nap.lab.experiments.strings.config import PAPERS_ARMS
+from nap.lab.experiments.strings import PAPERS_ARMS
 
 CAPTION, TEXT = "Appendix C.3, caption", "Appendix C.3"
 BASELINE, NORM, NAP, NO_SCALE = PAPERS_ARMS
@@ -79,61 +79,54 @@ def like_large_decay(samples: Samples) -> Evidence:
 
 
 APART = ("optimizer_state",)
-CLAIMS = (
+CLAIMS = apart(
+    APART,
     Claim(
         "strings.baseline-falls",
         "A plain transformer loses plasticity: later strings are memorised less well.",
         CAPTION,
         lambda s: changes(s, BASELINE, falls=True),
-        apart=APART,
     ),
     Claim(
         "strings.baseline-norm-grows",
         "Its parameters grow meanwhile (ours: the paper shows no norms here).",
         "Section 3.2, of other networks",
         lambda s: growth(s, "parameter_norm", GROWS, arm=BASELINE),
-        apart=APART,
     ),
     Claim(
         "strings.nap-kept",
         "With NaP later strings are memorised as well as the first.",
         CAPTION,
         lambda s: changes(s, NAP, falls=False),
-        apart=APART,
     ),
     Claim(
         "strings.projection-robust",
         "Weight projection makes it more robust than norms alone do.",
         TEXT,
         lambda s: lead(s, NAP, NORM),
-        apart=APART,
     ),
     Claim(
         "strings.nap-robust",
         "Norms and projection make it more robust than the plain transformer.",
         TEXT,
         lambda s: lead(s, NAP, BASELINE),
-        apart=APART,
     ),
     Claim(
         "strings.decay-robust",
         "Weight decay makes it more robust, too, at the best of the strengths.",
         CAPTION,
         best_decay,
-        apart=APART,
     ),
     Claim(
         "strings.like-large-decay",
         "NaP ends about where a large weight decay does.",
         TEXT,
         like_large_decay,
-        apart=APART,
     ),
     Claim(
         "strings.scale-slows",
         "A learnable scale that nothing holds slows learning somewhat: without it NaP learns better.",
         TEXT,
         lambda s: lead(s, NO_SCALE, NAP, Region(low=0)),
-        apart=APART,
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nap.lab.experiments.common.sequences.figure import LOOKS
-from nap.lab.experiments.strings.config import PAPERS_ARMS
+from nap.lab.experiments.strings import PAPERS_ARMS
 from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel
 from nap.lab.rows import Rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nap.lab.aliases import slug
 from nap.lab.experiments.common.runs import at_task_changes, seeded_runs, settings_of
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.strings.config import (
+from nap.lab.experiments.strings import (
     ARMS,
     StringsConfig,
 )

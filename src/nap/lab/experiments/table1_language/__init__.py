@@ -2,8 +2,68 @@
 
 from __future__ import annotations
 
-from nap.lab.experiments.experiment import Experiment, Tuning
-from nap.lab.experiments.table1_language.config import DEMO, PAPER, SETS, SMALL
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from nap.lab.experiments.experiment import Experiment, Tuning, arm_names
+from nap.lab.loops.language.arms import BASELINE, NAP, NAP_RMS, NORM_ONLY, NORM_ONLY_RMS
+from nap.lab.loops.language.settings import LanguageModelConfig
+
+ARMS = (BASELINE, NORM_ONLY, NAP, NORM_ONLY_RMS, NAP_RMS)
+if TYPE_CHECKING:
+    ArmName = str
+else:
+    ArmName = Literal[arm_names(ARMS)]
+SETS = ("wikitext-103", "lambada", "siqa", "piqa")  # Pile: name a file of your own, pile=FILE
+
+
+@dataclass(frozen=True)
+class Table1LanguageConfig(LanguageModelConfig):
+    """Settings of Table 1 (right)."""
+
+    arms: tuple[ArmName, ...] = arm_names(ARMS)
+    """arms to train"""
+
+
+PAPER = Table1LanguageConfig(
+    blocks=12,
+    heads=12,
+    width=1536,
+    tie_embeddings=True,
+    text=("c4",),
+    max_tokens=2_000_000_000,  # 30,000 batches of 128 × 512 are 1.97 billion
+    tokenizer="gpt-neox-tokenizer",
+    eval_sets=SETS,
+)
+SMALL = replace(
+    PAPER,
+    blocks=8,
+    heads=8,
+    width=512,
+    text=("text8", "c4-sample"),
+    max_tokens=0,
+    tokenizer="bpe-8192",
+    batch_size=64,
+    steps=1_500,
+    eval_every=100,
+    warmup_steps=150,
+    learning_rate=1e-3,
+)
+DEMO = Table1LanguageConfig(
+    blocks=2,
+    heads=2,
+    width=64,
+    text=("python",),
+    tokenizer="bpe-1024",
+    length=64,
+    batch_size=16,
+    steps=200,
+    eval_every=20,
+    warmup_steps=20,
+    learning_rate=1e-2,
+    valid_windows=64,
+    arms=arm_names(ARMS[:3]),
+)
 
 EXPERIMENT = Experiment(
     name="table1-language",

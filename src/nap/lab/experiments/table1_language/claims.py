@@ -8,7 +8,7 @@ from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
 from nap.lab.claims.effects import decide, every
 from nap.lab.claims.samples import Samples, together
 from nap.lab.experiments.experiment import arm_names
-from nap.lab.experiments.table1_language.config import ARMS
+from nap.lab.experiments.table1_language import ARMS
 
 TEXT, TABLE = "Section 5.2", "Table 1, right"
 BASELINE, NORM, NAP = arm_names(ARMS[:3])

@@ -6,7 +6,7 @@ import numpy as np
 
 from nap.lab.experiments.common.sequences.figure import LOOKS
 from nap.lab.experiments.experiment import arm_names
-from nap.lab.experiments.table1_language.config import ARMS
+from nap.lab.experiments.table1_language import ARMS
 from nap.lab.report.markup import Html, element, join
 from nap.lab.report.markup import table as html_table
 from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel

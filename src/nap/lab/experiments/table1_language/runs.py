@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nap.lab.experiments.common.runs import seeded_runs, settings_of
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.table1_language.config import (
+from nap.lab.experiments.table1_language import (
     ARMS,
     Table1LanguageConfig,
 )

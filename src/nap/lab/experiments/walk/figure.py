@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nap.lab.experiments.walk.config import MODELS
+from nap.lab.experiments.walk import MODELS
 from nap.lab.report.curves import Curve
 from nap.lab.report.panels import Figure, Line, Measure, Panel, arms_of, lacking, panel, share_limits
 from nap.lab.report.style import BLUE, ORANGE, VERMILION, Look

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.walk.config import MODELS, Gate, Model, WalkConfig
+from nap.lab.experiments.walk import MODELS, Gate, Model, WalkConfig
 from nap.lab.runner.work import NotFinite
 
 

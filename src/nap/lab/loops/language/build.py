@@ -40,7 +40,7 @@ def build(
     model = make()
     if arm.norm:
         nap.normalize_(model, tokens, norm=arm.kind, affine="scale_offset" if arm.scale else "none")
-        nap.join_relus_(model, tokens)
+        nap.fuse_relus_(model, tokens)
     if not arm.project:
         return model, None
     return model, nap.Projector(model, output=arm.output, embeddings=arm.embeddings, branches=arm.branches)

@@ -50,7 +50,7 @@ def build(
     if arm.norm:
         # on sums, so that each BatchNorm has one to join
         nap.normalize_(model, images, eps=EPS, residual="sum", **options)
-        nap.join_batch_norms_(model, images)
+        nap.fuse_batch_norms_(model, images)
     if not arm.project:
         return model, None
     return model, nap.Projector(model, output=arm.output, branches=arm.branches)

@@ -8,13 +8,13 @@ scores are summed up by the interquartile mean, so that no one game with a huge 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
+from nap.lab.claims.claim import Evidence, NotEnough, Region
 from nap.lab.claims.effects import LEARNT, RAPID, decide
 from nap.lab.claims.samples import Samples, Series, together
 from nap.lab.experiments.experiment import arm_names
@@ -24,6 +24,7 @@ from nap.lab.metrics.atari57 import ATARI57, human_normalised
 from nap.lab.rows import Rows
 
 RAINBOW, LAYER_NORM, NAP, SCHEDULED = arm_names(FOUR)
+TOGETHER = {"norm": "joint_norm", "effective_rate": "joint_rate"}  # of a noisy layer's means and noise
 Window = tuple[float, float]  # a part of a run, or of a visit to a game: from and to, as shares of its frames
 SEVERAL = 2  # games: fewer are not several
 FIRST, FINAL, WHOLE = (0.0, 0.1), (0.9, 1.0), (0.0, 1.0)
@@ -184,10 +185,16 @@ def gain(found: Scores, start: Window, end: Window) -> np.ndarray:
     return (found.at(end) - found.at(start))[:, 0]
 
 
-def moved(claims: Iterable[Claim], experiment: str) -> tuple[Claim, ...]:
-    """These claims about another experiment; of two with one name the first."""
-    found: dict[str, Claim] = {}
-    for claim in claims:
-        name = f"{experiment}.{claim.id.partition('.')[2]}"
-        found.setdefault(name, replace(claim, id=name, where=f"{claim.where}; of Atari"))
-    return tuple(found.values())
+def whole_layers(rows: Rows) -> Rows:
+    """A row for each layer and point in time; a noisy layer is one, under the name of its means.
+
+    >>> means = {"kind": "layer", "layer": "mu", "norm": 3.0, "joint_norm": 5.0}
+    >>> rows = Rows([means, {"kind": "layer", "layer": "sigma", "norm": 4.0, "noise_of": "mu"}, {"score": 1}])
+    >>> [(row["layer"], row["norm"]) for row in whole_layers(rows)]
+    [('mu', 5.0)]
+    """
+    return Rows(
+        row | {name: row[joint] for name, joint in TOGETHER.items() if joint in row}
+        for row in rows.where(kind="layer")
+        if "noise_of" not in row
+    )

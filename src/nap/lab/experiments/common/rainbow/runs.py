@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from nap.lab.aliases import slug
-from nap.lab.experiments.common.rainbow.config import RainbowConfig
+from nap.lab.experiments.common.rainbow import RainbowConfig
 from nap.lab.experiments.common.runs import named_seeds
 from nap.lab.experiments.experiment import Run
 from nap.lab.loops.rainbow.atari import GAMES

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nap.kernels import statistics
 from nap.lab.loops.supervised.stacked.checked_kernel import best
-from nap.norms import moments as norms
 
 
 @torch.library.custom_op("nap_lab::coefficients", mutates_args=())
@@ -39,11 +39,14 @@ def coefficients(
         mean, variance = moments
         units = mean.new_empty(*mean.shape[:2], 0)
         if before is not None:
-            factor, shift = norms.layer_norm(mean, variance, centre=centre, eps=eps_before)
+            factor, shift = statistics.layer_norm(mean, variance, centre=centre, eps=eps_before)
             units = torch.stack([-shift[..., 0] / factor[..., 0], factor[..., 0]], -1)
         affine = _front(units, mean, before)
-        middle, spread = norms.of_channels(affine, mean, variance)
-        found, numbers = norms.batch_norm(affine, middle, spread, scale, offset, eps), mean.shape[1] * count
+        middle, spread = statistics.of_channels(affine, mean, variance)
+        found, numbers = (
+            statistics.batch_norm(affine, middle, spread, scale, offset, eps),
+            mean.shape[1] * count,
+        )
         return *found, middle, spread * numbers / (numbers - 1), units
 
     def quick() -> tuple[Tensor, ...]:
@@ -76,7 +79,7 @@ def coefficients_gradient(
     def plain() -> tuple[Tensor, ...]:
         (d_shift, d_factor), (mean, variance), samples = sums, moments, moments.shape[-2]
         factor, shift = _front(units, mean, before)
-        middle, spread = norms.of_channels((factor, shift), mean, variance)
+        middle, spread = statistics.of_channels((factor, shift), mean, variance)
         middle, inverse = middle[:, None], (spread + eps).rsqrt()[:, None]
         times = inverse * scale[:, None]
         d_offset = d_shift.sum(-2)
@@ -109,7 +112,7 @@ def _shapes(moments: Tensor, scale: Tensor, before: Tensor | None) -> list[Tenso
     return [moments, scale] if before is None else [moments, scale, before]
 
 
-def _front(units: Tensor, mean: Tensor, before: Tensor | None) -> norms.Affine:
+def _front(units: Tensor, mean: Tensor, before: Tensor | None) -> statistics.Affine:
     if before is None:
         return torch.ones_like(mean), torch.zeros_like(mean)
     factor = units[..., 1:] * before[:, None]

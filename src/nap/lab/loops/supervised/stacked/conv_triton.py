@@ -6,8 +6,7 @@ that tap, with zeros beyond the edges; it is never written down, a program reads
 of the images is the same with the taps in reverse, that of the kernel a product over all positions.
 
 cuDNN has no form for many networks but groups, which are slow, and for one network and small batches it takes
-small tiles, whose reads wait for the cache. K networks fill the chip with large ones. Where images and
-channels are such that the chip can fetch them by itself, `conv_tma` does the same in less time.
+small tiles, whose reads wait for the cache. K networks fill the chip with large ones.
 """
 
 from __future__ import annotations
@@ -17,16 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nap.lab.loops.supervised.stacked import conv_tma as boxes
-from nap.lab.loops.supervised.stacked.conv_tuning import (
-    Tiles,
-    gradient_boxes,
-    gradient_tiles,
-    part_length,
-    product_boxes,
-    product_tiles,
-)
-from nap.lab.loops.supervised.stacked.split_k import added_up, room
+from nap.lab.loops.supervised.stacked.conv_tuning import Tiles, gradient_tiles, part_length, product_tiles
 
 
 @triton.jit
@@ -105,17 +95,22 @@ def _weigh(
     tl.store(there, total.to(parts.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _add_up(parts, whole, size, COUNT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
+    part = tl.arange(0, ROWS).to(tl.int64)[:, None]
+    mask = (part < COUNT) & (at < size)[None, :]
+    each = tl.load(parts + part * size + at[None, :], mask=mask, other=0.0)
+    tl.store(whole + at, tl.sum(each, 0).to(whole.dtype.element_ty), mask=at < size)
+
+
 def convolved(x: Tensor, w: Tensor, *, tiles: Tiles | None = None) -> Tensor:
     """Images (K, N, H, W, C) by kernels (K, O, side, side, C): (K, N, H, W, O). All lie in memory so."""
-    if tiles is None and boxes.fetches(x) and (fit := product_boxes(x.shape, w.shape[2], w.shape[1])):
-        return boxes.convolved(x, w, fit)
     return _correlated(x, w, outputs=1, inputs=4, reverse=False, tiles=tiles)
 
 
 def image_gradient(dy: Tensor, w: Tensor, *, tiles: Tiles | None = None) -> Tensor:
     """What reaches the images, (K, N, H, W, C), of a gradient (K, N, H, W, O) of what `convolved` gave."""
-    if tiles is None and boxes.fetches(dy) and (fit := product_boxes(dy.shape, w.shape[2], w.shape[4])):
-        return boxes.image_gradient(dy, w, fit)
     return _correlated(dy, w, outputs=4, inputs=1, reverse=True, tiles=tiles)
 
 
@@ -132,7 +127,7 @@ def _correlated(
     t = tiles or product_tiles(count, made, depth, members)
     length = triton.cdiv(triton.cdiv(depth, t.parts), t.depth) * t.depth
     parts = triton.cdiv(depth, length)
-    y = room(x, parts, (*x.shape[:4], made))
+    y = _partial_sums(x, parts, (*x.shape[:4], made))
     grid = (triton.cdiv(count, t.rows) * triton.cdiv(made, t.columns), parts, members)
     _correlate[grid](
         x, w, y, count, x.stride(0), w.stride(0), y.stride(1), y.stride(0),
@@ -140,13 +135,11 @@ def _correlated(
         height, width, side, channels, made, length, reverse, _precision(),
         t.rows, t.columns, t.depth, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
-    return added_up(y, x.dtype)
+    return _summed(y, x.dtype)
 
 
 def kernel_gradient(dy: Tensor, x: Tensor, side: int, *, tiles: Tiles | None = None) -> Tensor:
     """What reaches the kernels, (K, O, side, side, C). Sums are added up in a fixed order."""
-    if tiles is None and boxes.fetches(x) and (fit := gradient_boxes(x.shape, side, dy.shape[4])):
-        return boxes.kernel_gradient(dy, x, side, fit)
     members, images, height, width, channels = x.shape
     assert x.is_contiguous()
     assert dy.is_contiguous()
@@ -155,14 +148,31 @@ def kernel_gradient(dy: Tensor, x: Tensor, side: int, *, tiles: Tiles | None = N
     across = triton.cdiv(made, t.rows) * triton.cdiv(width_of_sum, t.columns)
     length = part_length(count, across * members, t.depth)
     parts = triton.cdiv(count, length)
-    found = room(x, parts, (members, made, side, side, channels))
+    found = _partial_sums(x, parts, (members, made, side, side, channels))
     member = made * width_of_sum
     _weigh[(across, parts, members)](
         x, dy, found, count, x.stride(0), dy.stride(0), members * member, member,
         height, width, side, channels, made, length, _precision(), t.rows, t.columns, t.depth,
         num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
-    return added_up(found, x.dtype)
+    return _summed(found, x.dtype)
+
+
+def _summed(parts: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sum over the first axis, all of it read at once: a program waits but once."""
+    if len(parts) == 1:
+        return parts[0].to(dtype)
+    whole = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)
+    rows = triton.next_power_of_2(len(parts))
+    columns = max(32, 4096 // rows)
+    grid = (triton.cdiv(whole.numel(), columns),)
+    _add_up[grid](parts, whole, whole.numel(), len(parts), rows, columns)
+    return whole
+
+
+def _partial_sums(like: Tensor, parts: int, shape: tuple[int, ...]) -> Tensor:
+    """Room for so many parts of a sum of this shape: in float32, but a single one is the sum itself."""
+    return like.new_empty((parts, *shape), dtype=like.dtype if parts == 1 else torch.float32)
 
 
 def _precision() -> str:

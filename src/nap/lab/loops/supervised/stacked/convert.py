@@ -1,7 +1,7 @@
 """A classifier as `vmap` can go over it in few launches: the same function, in operations of our own.
 
 Convolutions of all members are one launch (`training.convolution`), and so is each pass of a BatchNorm with
-the ReLU after it, a pooling after that, and the norm in front that `nap.join_batch_norms_` found
+the ReLU after it, a pooling after that, and the norm in front that `nap.fuse_batch_norms_` found
 (`training.rectified`).
 """
 
@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nap.kernels import statistics
 from nap.lab.loops.supervised.stacked.conv import adopt_
 from nap.lab.loops.supervised.stacked.fused_bn_relu import rectified
-from nap.norms import moments
-from nap.norms.joined import TELLS, JoinedBatchNorm2d, Known
+from nap.norms.fused_batchnorm import TELLS, FusedBatchNorm2d, Known
 from nap.norms.norm import CHILD, HOOK, Norm
 
-BATCH_NORMS = nn.BatchNorm2d, JoinedBatchNorm2d  # and none that is made of them
+BATCH_NORMS = nn.BatchNorm2d, FusedBatchNorm2d  # and none that is made of them
 # In the __dict__ of a BatchNorm: its norm, whether to pool, and where to leave what averages are to follow.
 FRONT, POOL, GATHERED = "nap_lab_front", "nap_lab_pool", "nap_lab_gathered"
 
@@ -54,18 +54,18 @@ def collect_statistics_(skeleton: nn.Module) -> tuple[dict[str, float], dict[str
     return shares, gathered
 
 
-class StackedBatchNorm2d(JoinedBatchNorm2d):
+class StackedBatchNorm2d(FusedBatchNorm2d):
     """A BatchNorm made of sums and products, which `vmap` leaves in their places in memory."""
 
     def _known(self, input: Tensor) -> Known:
         if (known := super()._known(input)) is not None:
             return known
         wide = input.float() if input.dtype == torch.bfloat16 else input
-        mean, variance = moments.moments(wide)
+        mean, variance = statistics.moments(wide)
         return Known(wide, mean, variance, (torch.ones_like(mean), torch.zeros_like(mean)))
 
 
-class RectifiedBatchNorm2d(JoinedBatchNorm2d):
+class RectifiedBatchNorm2d(FusedBatchNorm2d):
     """A BatchNorm, in training, with what stands before and after it."""
 
     def forward(self, input: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """BatchNorm, a LayerNorm in front of it perhaps, then ReLU and perhaps a pooling, of stacked networks.
 
-Those norms are a factor and a shift for each sample and channel (`nap.norms.moments`). So images are gone
-over four times: for their moments, and to apply all of it; then backward for two sums, and for the gradient.
+Those norms are a factor and a shift for each sample and channel (`nap.kernels.statistics`). So images are
+read four times: for their moments, and to apply all of it; then backward for two sums, and for the gradient.
 Each is an operation of our own, on a GPU by `fused_bn_relu_triton`, and so is what lies between
 (`coefficients`). The gradient of all of it hangs on the second of them, which takes the rest as given.
 """

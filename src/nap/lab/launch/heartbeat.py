@@ -17,7 +17,7 @@ EVERY_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Beat:
+class Heartbeat:
     """How far a run is."""
 
     done: int
@@ -30,15 +30,15 @@ class Beat:
         return min(1.0, self.done / self.total) if self.total else 0.0
 
 
-def read(folder: Path) -> Beat | None:
+def read(folder: Path) -> Heartbeat | None:
     """What the run's worker told last; None where it told nothing yet, or nothing that makes sense."""
     try:
-        told = json.loads(files.content(folder / FILE_NAME))
-        beat = Beat(told["done"], told["total"], told["unit"])
+        stored = json.loads(files.content(folder / FILE_NAME))
+        told = Heartbeat(stored["done"], stored["total"], stored["unit"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):  # the view can do without
         return None
-    counts = all(type(count) is int and 0 <= count < 2**63 for count in (beat.done, beat.total))
-    return beat if counts and isinstance(beat.unit, str) else None
+    counts = all(type(count) is int and 0 <= count < 2**63 for count in (told.done, told.total))
+    return told if counts and isinstance(told.unit, str) else None
 
 
 def forget(folder: Path) -> None:
@@ -46,7 +46,7 @@ def forget(folder: Path) -> None:
     (folder / FILE_NAME).unlink(missing_ok=True)
 
 
-class Told(Wrapped):
+class WithHeartbeat(Wrapped):
     """A work that tells how far it is, twice a second at most."""
 
     def __init__(self, work: Work, folder: Path):
@@ -69,7 +69,7 @@ class Told(Wrapped):
         aside = self._file.with_name(FILE_NAME + ".aside")
         try:
             with files.opened(aside, "w") as file:
-                file.write(json.dumps(asdict(Beat(self.done, self.total, self.unit))))
+                file.write(json.dumps(asdict(Heartbeat(self.done, self.total, self.unit))))
             os.replace(aside, self._file)
         except files.NotAFile:  # somebody put it there: the view can do without
             pass

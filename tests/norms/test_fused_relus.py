@@ -17,11 +17,11 @@ from torch.utils.checkpoint import checkpoint
 import nap
 from gpu import DEVICE
 from nap.lab.models.transformer import Transformer
-from nap.norms import joined_relu
-from nap.norms.joined_relu import JoinedReLU
+from nap.norms import fused_relu
+from nap.norms.fused_relu import FusedReLU
 
 pytestmark = pytest.mark.cuda
-needs_triton = pytest.mark.skipif(joined_relu._kernels is None, reason="needs Triton")
+needs_triton = pytest.mark.skipif(fused_relu._kernels is None, reason="needs Triton")
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +46,9 @@ def mlp(**options: Any) -> nn.Module:
     return model
 
 
-def joined_copy(model: nn.Module, x: Any) -> tuple[nn.Module, dict[str, str]]:
+def fused_copy(model: nn.Module, x: Any) -> tuple[nn.Module, dict[str, str]]:
     twin = copy.deepcopy(model)
-    return twin, nap.join_relus_(twin, x)
+    return twin, nap.fuse_relus_(twin, x)
 
 
 def compared(model: nn.Module, other: nn.Module, x: Tensor) -> None:
@@ -79,7 +79,7 @@ def operations(model: Any, *x: Any) -> list[Any]:
 @pytest.fixture
 def forced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our kernels are used on a CPU, too: in Triton's interpreter."""
-    monkeypatch.setattr(joined_relu, "_on_a_gpu", lambda x: True)
+    monkeypatch.setattr(fused_relu, "_on_a_gpu", lambda x: True)
 
 
 def test_the_hidden_layers_of_a_transformer_are_found():
@@ -87,17 +87,17 @@ def test_the_hidden_layers_of_a_transformer_are_found():
     model = Transformer(8, 5, blocks=2, heads=2, width=8)
     nap.normalize_(model, tokens)
     expected = {f"blocks.{i}.up": f"blocks.{i}.activation" for i in range(2)}
-    assert nap.join_relus_(model, tokens) == expected
-    assert nap.join_relus_(model, tokens) == {}
+    assert nap.fuse_relus_(model, tokens) == expected
+    assert nap.fuse_relus_(model, tokens) == {}
 
 
 @pytest.mark.parametrize("backend", [None, "aot_eager"], ids=["eager", "compiled"])
 def test_on_a_cpu_nothing_changes(backend):
     plain, x = mlp().cpu(), rows().cpu()
-    joined, pairs = joined_copy(plain, x)
+    fused, pairs = fused_copy(plain, x)
     assert pairs == {"0": "1", "2": "3"}
-    assert joined.state_dict().keys() == plain.state_dict().keys()
-    net: Any = joined if backend is None else torch.compile(joined, backend=backend, fullgraph=True)
+    assert fused.state_dict().keys() == plain.state_dict().keys()
+    net: Any = fused if backend is None else torch.compile(fused, backend=backend, fullgraph=True)
     compared(net, plain, x)
 
 
@@ -105,22 +105,22 @@ def test_on_a_cpu_nothing_changes(backend):
 @pytest.mark.parametrize("options", [{}, {"affine": "none"}, {"eps": 1e-3}, {"affine": "scale"}], ids=str)
 def test_our_kernels_give_the_same_function_with_the_same_gradients(options, forced):
     plain = mlp(**options)
-    joined, _ = joined_copy(plain, rows())
-    compared(torch.compile(joined, backend="aot_eager", fullgraph=True), plain, rows())  # type: ignore[arg-type]
+    fused, _ = fused_copy(plain, rows())
+    compared(torch.compile(fused, backend="aot_eager", fullgraph=True), plain, rows())  # type: ignore[arg-type]
 
 
 @needs_triton
 def test_without_the_compiler_our_kernels_are_not_used(forced, monkeypatch):
-    joined, _ = joined_copy(mlp(), rows())
-    monkeypatch.setattr(joined_relu, "fits", lambda rows: 1 / 0)
-    joined(rows())
+    fused, _ = fused_copy(mlp(), rows())
+    monkeypatch.setattr(fused_relu, "fits", lambda rows: 1 / 0)
+    fused(rows())
 
 
 @needs_triton
 def test_the_compiler_sees_our_operation_and_no_relu(forced):
     plain = mlp()
-    joined, _ = joined_copy(plain, rows())
-    seen = operations(joined, rows())
+    fused, _ = fused_copy(plain, rows())
+    seen = operations(fused, rows())
     assert seen.count(torch.ops.nap.norm_relu) == 2
     assert F.relu not in seen
     assert torch.ops.nap.norm_relu not in operations(plain, rows())
@@ -129,27 +129,27 @@ def test_the_compiler_sees_our_operation_and_no_relu(forced):
 @needs_triton
 @pytest.mark.filterwarnings("ignore:.*CUDA.*:UserWarning")
 def test_on_a_gpu_it_is_used_without_being_forced():
-    joined, _ = joined_copy(mlp().float(), rows().float())  # the GPU need not be there
+    fused, _ = fused_copy(mlp().float(), rows().float())  # the GPU need not be there
     with FakeTensorMode(allow_non_fake_inputs=True):
-        for module in joined.modules():
+        for module in fused.modules():
             for name, parameter in module._parameters.items():
                 if parameter is not None:
                     module._parameters[name] = nn.Parameter(torch.empty(parameter.shape, device="cuda"))
         x = torch.empty(2, 3, 6, device="cuda")
         with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-            seen = operations(joined, x)
+            seen = operations(fused, x)
             assert seen.count(torch.ops.nap.norm_relu) == 2
             assert F.relu not in seen
 
 
 @needs_triton
 def test_under_transforms_of_functions_it_is_a_plain_relu(forced):
-    joined, _ = joined_copy(mlp(), rows())
-    state = {name: parameter.detach() for name, parameter in joined.named_parameters()}
+    fused, _ = fused_copy(mlp(), rows())
+    state = {name: parameter.detach() for name, parameter in fused.named_parameters()}
     stacked = {name: torch.stack([value, 2 * value]) for name, value in state.items()}
 
     def out(state: dict[str, Tensor], x: Tensor) -> Tensor:
-        return torch.func.functional_call(joined, state, (x,))
+        return torch.func.functional_call(fused, state, (x,))
 
     many = torch.func.vmap(out, in_dims=(0, None))
     gradient = torch.func.grad(lambda state, x: out(state, x).square().sum())
@@ -162,12 +162,12 @@ def test_under_transforms_of_functions_it_is_a_plain_relu(forced):
 @needs_triton
 def test_rows_that_our_kernels_cannot_take_go_the_old_way(forced, monkeypatch):
     plain = mlp()
-    joined, _ = joined_copy(plain, rows())
-    assert torch.ops.nap.norm_relu not in operations(joined, rows()[:0])
+    fused, _ = fused_copy(plain, rows())
+    assert torch.ops.nap.norm_relu not in operations(fused, rows()[:0])
     torch._dynamo.reset()
-    monkeypatch.setattr(joined_relu._kernels, "WIDEST", 9)
-    assert torch.ops.nap.norm_relu not in operations(joined, rows())
-    compared(torch.compile(joined, backend="aot_eager"), plain, rows())  # type: ignore[arg-type]
+    monkeypatch.setattr(fused_relu._kernels, "WIDEST", 9)
+    assert torch.ops.nap.norm_relu not in operations(fused, rows())
+    compared(torch.compile(fused, backend="aot_eager"), plain, rows())  # type: ignore[arg-type]
 
 
 class Between(nn.Module):
@@ -198,10 +198,10 @@ class Shift(nn.Module):
     ],
     ids=repr,
 )
-def test_where_they_are_no_neighbours_they_are_not_joined(between, activation):
+def test_where_they_are_no_neighbours_they_are_not_fused(between, activation):
     model = Between(between, activation).to(DEVICE).double()
     nap.normalize_(model, rows())
-    assert nap.join_relus_(model, rows()) == {}
+    assert nap.fuse_relus_(model, rows()) == {}
 
 
 class Twice(nn.Module):
@@ -222,7 +222,7 @@ class Twice(nn.Module):
 def test_what_others_use_and_what_is_called_twice_is_left_alone():
     model = Twice().to(DEVICE).double()
     nap.normalize_(model, rows())
-    assert nap.join_relus_(model, rows()) == {"third": "three"}
+    assert nap.fuse_relus_(model, rows()) == {"third": "three"}
 
 
 class Shared(nn.Module):
@@ -239,7 +239,7 @@ class Shared(nn.Module):
 def test_a_relu_of_several_layers_stays_as_it_is():
     model = Shared().to(DEVICE).double()
     nap.normalize_(model, rows())
-    assert nap.join_relus_(model, rows()) == {}
+    assert nap.fuse_relus_(model, rows()) == {}
 
 
 class Recomputed(nn.Module):
@@ -255,33 +255,33 @@ class Recomputed(nn.Module):
 def test_inside_a_checkpoint_it_is_computed_again(forced):
     plain = Recomputed().to(DEVICE).double()
     nap.normalize_(plain, rows())
-    joined, pairs = joined_copy(plain, rows())
+    fused, pairs = fused_copy(plain, rows())
     assert pairs == {"body.0": "body.1"}
-    compared(torch.compile(joined, backend="aot_eager", fullgraph=True), plain, rows())  # type: ignore[arg-type]
+    compared(torch.compile(fused, backend="aot_eager", fullgraph=True), plain, rows())  # type: ignore[arg-type]
 
 
 @needs_triton
-def test_copies_and_files_hold_joined_models_of_their_own(forced):
-    joined, _ = joined_copy(mlp(), rows())
+def test_copies_and_files_hold_fused_models_of_their_own(forced):
+    fused, _ = fused_copy(mlp(), rows())
     x = rows()
-    twins: list[Any] = [copy.deepcopy(joined), pickle.loads(pickle.dumps(joined))]
+    twins: list[Any] = [copy.deepcopy(fused), pickle.loads(pickle.dumps(fused))]
     for twin in twins:
-        assert isinstance(twin[1], JoinedReLU)
-        assert repr(twin[3]) == "JoinedReLU()"
+        assert isinstance(twin[1], FusedReLU)
+        assert repr(twin[3]) == "FusedReLU()"
         assert operations(twin, x).count(torch.ops.nap.norm_relu) == 2
-        torch.testing.assert_close(twin(x), joined(x))
+        torch.testing.assert_close(twin(x), fused(x))
 
 
-def test_a_joined_model_is_as_converted_as_it_was():
-    joined, _ = joined_copy(mlp(), rows())
-    nap.verify(joined, rows())
+def test_a_fused_model_is_as_converted_as_it_was():
+    fused, _ = fused_copy(mlp(), rows())
+    nap.verify(fused, rows())
 
 
 def test_a_model_without_norms_of_step_1_is_refused_and_so_are_inputs_that_do_not_fit():
     with pytest.raises(ValueError, match=r"call nap\.normalize_ on it first"):
-        nap.join_relus_(nn.Linear(3, 2), torch.randn(2, 3))
+        nap.fuse_relus_(nn.Linear(3, 2), torch.randn(2, 3))
     with pytest.raises(ValueError, match="fails on the example inputs"):
-        nap.join_relus_(mlp(), torch.randn(2, 3, device=DEVICE))
+        nap.fuse_relus_(mlp(), torch.randn(2, 3, device=DEVICE))
 
 
 @pytest.mark.parametrize("where", ["layer", "relu"])
@@ -294,7 +294,7 @@ def test_hooks_of_others_in_between_keep_a_pair_apart(where):
         model[0].register_forward_hook(change)
     else:
         model[1].register_forward_pre_hook(change)
-    assert nap.join_relus_(model, rows()) == {"2": "3"}
+    assert nap.fuse_relus_(model, rows()) == {"2": "3"}
 
 
 class Sum(nn.Module):
@@ -309,27 +309,27 @@ class Sum(nn.Module):
 
 
 @needs_triton
-def test_a_norm_on_the_input_of_the_relu_is_joined_to_it(forced):
+def test_a_norm_on_the_input_of_the_relu_is_fused_to_it(forced):
     plain: Any = Sum().to(DEVICE).double()
     nap.normalize_(plain, rows(), residual="sum")
     nn.init.normal_(plain.relu.nap_norm.bias)
-    joined: Any
-    joined, pairs = joined_copy(plain, rows())
+    fused: Any
+    fused, pairs = fused_copy(plain, rows())
     assert pairs == {"relu": "relu"}
-    assert torch.ops.nap.norm_relu in operations(joined, rows())
-    compared(torch.compile(joined, backend="aot_eager"), plain, rows())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="this JoinedReLU has a norm on its input"):
-        joined.relu(input=rows())
+    assert torch.ops.nap.norm_relu in operations(fused, rows())
+    compared(torch.compile(fused, backend="aot_eager"), plain, rows())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="this FusedReLU has a norm on its input"):
+        fused.relu(input=rows())
 
 
 @needs_triton
 @pytest.mark.parametrize("strict", [False, True])
 def test_an_exported_program_needs_no_kernels_of_ours(forced, strict):
-    joined, _ = joined_copy(mlp(), rows())
-    program = torch.export.export(joined, (rows(),), strict=strict)
+    fused, _ = fused_copy(mlp(), rows())
+    program = torch.export.export(fused, (rows(),), strict=strict)
     assert not [node for node in program.graph.nodes if "norm_relu" in str(node.target)]
 
 
 def test_inference_mode_is_no_obstacle():
     with torch.inference_mode():
-        assert nap.join_relus_(mlp(), rows()) == {"0": "1", "2": "3"}
+        assert nap.fuse_relus_(mlp(), rows()) == {"0": "1", "2": "3"}

@@ -1,28 +1,46 @@
 """A norm over the last axis and the ReLU that follows it, computed together under `torch.compile` on a GPU.
 
 What the compiler makes of the two reads rows again and again, above all backward; our own kernels
-(`nap.norms.rows`) read each once. A norm that was told to (`nap.norms.joined`) leaves on its result what it
-was given. The ReLU takes that up, and what the norm gave is then never computed, unless someone else uses it.
+(`nap.kernels.norm_relu_triton`) read each once. A norm that was told to (`nap.norms.fused_batchnorm`) leaves
+its input on its result. The ReLU starts from there, and the norm's own result is never computed, unless
+something else uses it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from nap.norms.given import ROWS, Rows
-
 _kernels: Any
 try:
-    from nap.norms import rows as _kernels
+    from nap.kernels import norm_relu_triton as _kernels
 except ImportError:  # Triton comes with the CUDA builds of torch only
     _kernels = None
 
+ROWS = "nap_rows"  # on the norm's result
 
-class JoinedReLU(nn.ReLU):
-    """A ReLU that takes up what the norm before it was given; without that it is as any other."""
+
+class Rows(NamedTuple):
+    """The input of a norm over the last axis, and what it does: a LayerNorm (`centre`) or an RMSNorm."""
+
+    y: Tensor
+    unit: Tensor | None  # the size of the weights in front, to which eps is relative
+    scale: Tensor | None
+    offset: Tensor | None
+    eps: float
+    centre: bool
+
+
+def leave(result: Tensor, rows: Rows) -> Tensor:
+    """The norm's result, with its input on it for the ReLU that may follow."""
+    setattr(result, ROWS, rows)
+    return result
+
+
+class FusedReLU(nn.ReLU):
+    """A ReLU that starts from the input of the norm before it; without one it is as any other."""
 
     def forward(self, input: Tensor) -> Tensor:
         rows: Rows | None = getattr(input, ROWS, None)

@@ -21,7 +21,7 @@ from torch.autograd import Function, forward_ad
 from torch.nn import Parameter
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from nap.norms import moments as plain
+from nap.kernels import statistics as plain
 
 Coefficients = Callable[..., plain.Affine]  # (mean, variance, *parameters) → factor, shift
 _PROGRAMS = 512  # of a pass, at least: about four for each processor of a large GPU

@@ -17,7 +17,7 @@ Mark = tuple[int, int] | None
 
 
 @dataclass(frozen=True)
-class Found:
+class RunState:
     """The state of a folder, and why or by whom."""
 
     state: State
@@ -31,34 +31,34 @@ class Found:
         return self.edited or self.words.startswith("not finite")
 
 
-def look(folder: Path) -> Found:
+def read_state(folder: Path) -> RunState:
     """The state of a run's folder; one that cannot be read is a failed one."""
     try:
         return _look(folder)
     except OSError as error:
-        return Found("failed", str(error))
+        return RunState("failed", str(error))
     except files.NotAFile as error:
-        return Found("damaged", str(error))
+        return RunState("damaged", str(error))
 
 
-def _look(folder: Path) -> Found:
+def _look(folder: Path) -> RunState:
     noted, problem = stored.read_manifest(folder / stored.MANIFEST)
     seconds, finished = float(noted.get("seconds", 0.0)), noted.get("finished")
     file = folder / rows.FILE_NAME
     changed = stored.rows_damage(files.content(file) if file.exists() else b"", noted)
     # asked last: who began in this moment may have cut rows that the manifest noted before
     if finished is None and (owner := user_of(folder / LOCK_NAME)) is not None:
-        return Found("in use", owner, seconds)
+        return RunState("in use", owner, seconds)
     if problem:
-        return Found("damaged", problem)
+        return RunState("damaged", problem)
     if changed:
-        return Found("damaged", f"{folder}/{changed}", seconds, edited=True)
+        return RunState("damaged", f"{folder}/{changed}", seconds, edited=True)
     if finished is not None:
-        return Found("finished", finished, seconds)
+        return RunState("finished", finished, seconds)
     if not noted.get("sittings"):
-        return Found("new")
+        return RunState("new")
     reason = noted["sittings"][-1]["exit"] or "killed"
-    return Found("failed" if reason.startswith(("failed", "not finite")) else "begun", reason, seconds)
+    return RunState("failed" if reason.startswith(("failed", "not finite")) else "begun", reason, seconds)
 
 
 def settings_apart(folder: Path, asked: dict[str, Any], config: Any) -> list[str]:

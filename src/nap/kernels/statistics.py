@@ -4,7 +4,7 @@ LayerNorm's statistics of a sample and BatchNorm's of a channel both follow from
 each (sample, channel). So one pass over an image gives all of them, and one more applies all of them: no
 more memory traffic than BatchNorm alone, and no change of memory layout, which `group_norm` needs for
 channels-last images. `Norm` uses `layer_norm` of these; `of_channels` and `batch_norm` are for a BatchNorm
-that follows (`nap.norms.joined`).
+that follows (`nap.norms.fused_batchnorm`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def layer_norm(mean: Tensor, variance: Tensor, *, centre: bool = True, eps: float | Tensor = 1e-5) -> Affine:
     """LayerNorm of each sample over channels and space, or RMSNorm."""
-    middle = mean.mean(-1, keepdim=True) if centre else torch.zeros_like(mean[..., :1])
-    spread = (variance + (mean - middle).square()).mean(-1, keepdim=True)
-    factor = (spread + eps).rsqrt().expand_as(mean)
-    return factor, -middle * factor
+    center = mean.mean(-1, keepdim=True) if centre else torch.zeros_like(mean[..., :1])
+    total_variance = (variance + (mean - center).square()).mean(-1, keepdim=True)
+    factor = (total_variance + eps).rsqrt().expand_as(mean)
+    return factor, -center * factor
 
 
 def scaled(before: Affine, scale: Tensor | None, offset: Tensor | None) -> Affine:
@@ -46,17 +46,22 @@ def of_channels(before: Affine, mean: Tensor, variance: Tensor) -> tuple[Tensor,
     """Mean and variance of each channel over all samples, (C,) each, after `before`."""
     factor, shift = before
     means = factor * mean + shift
-    middle = means.mean(-2)
-    return middle, (factor.square() * variance + (means - middle.unsqueeze(-2)).square()).mean(-2)
+    channel_mean = means.mean(-2)
+    return channel_mean, (factor.square() * variance + (means - channel_mean.unsqueeze(-2)).square()).mean(-2)
 
 
 def batch_norm(
-    before: Affine, middle: Tensor, spread: Tensor, scale: Tensor | None, offset: Tensor | None, eps: float
+    before: Affine,
+    channel_mean: Tensor,
+    channel_variance: Tensor,
+    scale: Tensor | None,
+    offset: Tensor | None,
+    eps: float,
 ) -> Affine:
     """`before`, then BatchNorm with these statistics of each channel."""
     factor, shift = before
-    inverse = (spread + eps).rsqrt().unsqueeze(-2)
-    return scaled((factor * inverse, (shift - middle.unsqueeze(-2)) * inverse), scale, offset)
+    inverse = (channel_variance + eps).rsqrt().unsqueeze(-2)
+    return scaled((factor * inverse, (shift - channel_mean.unsqueeze(-2)) * inverse), scale, offset)
 
 
 def apply(x: Tensor, affine: Affine) -> Tensor:

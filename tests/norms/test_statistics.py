@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu import DEVICE
-from nap.norms import moments
+from nap.kernels import statistics
 from nap.norms.norm import Norm
 
 pytestmark = pytest.mark.cuda
@@ -22,15 +22,15 @@ SHAPES = [(3, 5, 4, 6), (2, 70, 3, 3), (2, 3, 40, 40), (4, 8, 1, 1), (2, 6, 11)]
 EPS = 1e-5
 
 
-def layer(mean: Tensor, variance: Tensor, scale: Tensor) -> moments.Affine:
-    return moments.scaled(moments.layer_norm(mean, variance, eps=EPS), scale, None)
+def layer(mean: Tensor, variance: Tensor, scale: Tensor) -> statistics.Affine:
+    return statistics.scaled(statistics.layer_norm(mean, variance, eps=EPS), scale, None)
 
 
 def layer_then_batch(
     mean: Tensor, variance: Tensor, scale: Tensor, gain: Tensor, offset: Tensor
-) -> moments.Affine:
+) -> statistics.Affine:
     before = layer(mean, variance, scale)
-    return moments.batch_norm(before, *moments.of_channels(before, mean, variance), gain, offset, EPS)
+    return statistics.batch_norm(before, *statistics.of_channels(before, mean, variance), gain, offset, EPS)
 
 
 def by_torch(x: Tensor, parameters: list[Tensor], relu: bool) -> Tensor:
@@ -41,7 +41,7 @@ def by_torch(x: Tensor, parameters: list[Tensor], relu: bool) -> Tensor:
 
 
 def by_hand(x: Tensor, coefficients: Any, parameters: list[Tensor], relu: bool) -> Tensor:
-    y = moments.apply(x, coefficients(*moments.moments(x), *parameters))
+    y = statistics.apply(x, coefficients(*statistics.moments(x), *parameters))
     return y.relu() if relu else y
 
 
@@ -77,7 +77,7 @@ def test_moments_are_all_that_these_norms_need(shape: tuple[int, ...], coefficie
 def test_our_own_passes_give_the_same(
     shape: tuple[int, ...], last: bool, relu: bool, coefficients: Any, dtype: torch.dtype
 ) -> None:
-    fused = pytest.importorskip("nap.norms.fused", reason="needs Triton", exc_type=ImportError)
+    fused = pytest.importorskip("nap.kernels.statistics_triton", reason="needs Triton", exc_type=ImportError)
     if last and len(shape) != 4:
         pytest.skip("channels-last is for images")
     x, parameters, dy = example(shape, last, dtype)
@@ -96,7 +96,7 @@ def test_our_own_passes_give_the_same(
 
 @pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True)], ids=str)
 def test_gradients_of_gradients_come_from_plain_operations(needs: tuple[bool, bool]) -> None:
-    fused = pytest.importorskip("nap.norms.fused", reason="needs Triton", exc_type=ImportError)
+    fused = pytest.importorskip("nap.kernels.statistics_triton", reason="needs Triton", exc_type=ImportError)
     x = torch.randn(2, 3, 2, 2, dtype=torch.float64, device=DEVICE, requires_grad=needs[0])
     scale = torch.randn(3, dtype=torch.float64, device=DEVICE, requires_grad=needs[1])
     assert torch.autograd.gradcheck(lambda *args: fused.by_moments(args[0], layer, args[1]), (x, scale))
@@ -114,7 +114,7 @@ class DispatchWatcher(TorchDispatchMode):
 
 
 def test_who_watches_or_transforms_operations_sees_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    fused = pytest.importorskip("nap.norms.fused", reason="needs Triton", exc_type=ImportError)
+    fused = pytest.importorskip("nap.kernels.statistics_triton", reason="needs Triton", exc_type=ImportError)
     monkeypatch.setattr(fused, "works", lambda device: True)
     seen: list[bool] = []
 
@@ -146,7 +146,7 @@ def test_who_watches_or_transforms_operations_sees_plain_ones(monkeypatch: pytes
 
 
 def test_a_batch_of_gradients_at_once() -> None:
-    fused = pytest.importorskip("nap.norms.fused", reason="needs Triton", exc_type=ImportError)
+    fused = pytest.importorskip("nap.kernels.statistics_triton", reason="needs Triton", exc_type=ImportError)
     x = torch.randn(2, 3, 2, 2, dtype=torch.float64, device=DEVICE, requires_grad=True)
     scale = torch.randn(3, dtype=torch.float64, device=DEVICE, requires_grad=True)
     y = fused.by_moments(x, layer, scale)
@@ -173,7 +173,7 @@ def test_a_norm_is_the_same_compiled_and_in_our_own_passes(options: dict[str, An
     expected = _plain(norm, y, *weights)
     torch.compiler.reset()
     assert_close(torch.compile(norm, backend="eager")(y, *weights), expected)
-    fused = pytest.importorskip("nap.norms.fused", reason="needs Triton", exc_type=ImportError)
+    fused = pytest.importorskip("nap.kernels.statistics_triton", reason="needs Triton", exc_type=ImportError)
     unit = torch.linalg.vector_norm(weights[0]) / 6**0.5 if weights else None
     found = norm._in_two_passes(y, unit, fused)
     assert_close(found, expected)
@@ -189,7 +189,7 @@ def _plain(norm: Norm, y: Tensor, *weights: Tensor) -> Tensor:
 
 
 def test_kernels_that_compute_something_else_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    fused = pytest.importorskip("nap.norms.fused", reason="needs Triton", exc_type=ImportError)
+    fused = pytest.importorskip("nap.kernels.statistics_triton", reason="needs Triton", exc_type=ImportError)
     monkeypatch.setattr(fused, "_works", {})
     assert fused.works(DEVICE)
     right = fused.by_moments

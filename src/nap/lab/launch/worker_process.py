@@ -56,7 +56,7 @@ def let_go(worker: subprocess.Popen[bytes]) -> None:
 
 
 def ask_to_stop(folder: Path) -> None:
-    """Have `sit` let go of the worker of that run, wherever it sits, once it looks into the folder."""
+    """Have `run_worker` let go of the worker of that run, wherever it sits, once it looks into the folder."""
     with contextlib.suppress(OSError):  # no room, for example: the engine's own way is left
         os.close(os.open(folder / STOP_NAME, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666))
 
@@ -66,7 +66,7 @@ def forget_stop(folder: Path) -> None:
     (folder / STOP_NAME).unlink(missing_ok=True)
 
 
-def sit(command: Sequence[str], where: Path, log: Path, environment: Mapping[str, str]) -> int:
+def run_worker(command: Sequence[str], where: Path, log: Path, environment: Mapping[str, str]) -> int:
     """The exit code of a worker that runs to its end beside this process: a task of Ray, a job of SLURM.
 
     Whatever ends the wait, a cancelled task, a time that is up, or `ask_to_stop`, lets the worker save first.

@@ -1,8 +1,8 @@
 """A LayerNorm and the BatchNorm that follows it, computed together: no more memory traffic than BatchNorm.
 
 Both are a factor and a shift for each sample and channel, and the statistics of both follow from the mean and
-variance of each (sample, channel) (`nap.norms.moments`). So the images are read once for the statistics of
-both, and once more to apply both; what comes after, such as a ReLU, is fused to that by torch's compiler.
+variance of each (sample, channel) (`nap.kernels.statistics`). So the images are read once for the statistics
+of both, and once more to apply both; what comes after, such as a ReLU, torch's compiler fuses to that.
 
 A norm that was told to leaves what it knows on its result, as an attribute of that tensor. The BatchNorm
 takes it up from there, and what the norm gave is then never computed, unless someone else uses it.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nap.norms import moments
+from nap.kernels import statistics
 
 TELLS = "nap_tells"  # in the __dict__ of a layer, or a BatchNorm, whose norm leaves what it knows
 KNOWN = "nap_known"  # on the norm's result
@@ -27,11 +27,11 @@ class Known(NamedTuple):
     images: Tensor  # (N, C, …), before the norm
     mean: Tensor  # of each sample's channels, as the variance
     variance: Tensor
-    affine: moments.Affine  # what the norm does to them
+    affine: statistics.Affine  # what the norm does to them
 
     def applied(self) -> Tensor:
         """What the norm gives."""
-        return moments.apply(self.images, self.affine)
+        return statistics.apply(self.images, self.affine)
 
     @property
     def per_channel(self) -> int:
@@ -46,7 +46,7 @@ def telling(known: Known, dtype: torch.dtype) -> Tensor:
     return result
 
 
-class JoinedBatchNorm2d(nn.BatchNorm2d):
+class FusedBatchNorm2d(nn.BatchNorm2d):
     """A BatchNorm that takes up what the norm before it knows; without that it is as any other."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -54,8 +54,8 @@ class JoinedBatchNorm2d(nn.BatchNorm2d):
         if known is None or (self.training and known.per_channel == 1):  # the latter torch refuses
             return super().forward(input)
         parameters = _widened(self.weight), _widened(self.bias)
-        affine = moments.batch_norm(known.affine, *self._statistics(known), *parameters, self.eps)
-        return moments.apply(known.images, affine).to(input.dtype)
+        affine = statistics.batch_norm(known.affine, *self._statistics(known), *parameters, self.eps)
+        return statistics.apply(known.images, affine).to(input.dtype)
 
     def _known(self, input: Tensor) -> Known | None:
         return getattr(input, KNOWN, None)
@@ -64,23 +64,23 @@ class JoinedBatchNorm2d(nn.BatchNorm2d):
         """Mean and variance of each channel: of these images in training, else as they ran."""
         if not self.training and self.running_mean is not None and self.running_var is not None:
             return self.running_mean, self.running_var
-        middle, spread = moments.of_channels(known.affine, known.mean, known.variance)
+        mean, variance = statistics.of_channels(known.affine, known.mean, known.variance)
         if self.training and self.running_mean is not None and self.running_var is not None:
             count = known.per_channel
-            self._follow(middle.detach(), spread.detach() * count / (count - 1))
-        return middle, spread
+            self._follow(mean.detach(), variance.detach() * count / (count - 1))
+        return mean, variance
 
     @torch.no_grad()
-    def _follow(self, middle: Tensor, spread: Tensor) -> None:
+    def _follow(self, mean: Tensor, variance: Tensor) -> None:
         """Move the averages towards this mean, and this variance: squares over one less than their number."""
         share: float | Tensor = 0.0 if self.momentum is None else self.momentum
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             if self.momentum is None:
-                share = 1.0 / self.num_batches_tracked.to(middle.dtype)
+                share = 1.0 / self.num_batches_tracked.to(mean.dtype)
         assert self.running_mean is not None
         assert self.running_var is not None
-        for running, now in ((self.running_mean, middle), (self.running_var, spread)):
+        for running, now in ((self.running_mean, mean), (self.running_var, variance)):
             running.copy_(running + share * (now - running))
 
 

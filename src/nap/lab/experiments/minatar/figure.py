@@ -1,5 +1,0 @@
-"""Figure 3 on MinAtar's games: drawn as on Atari's."""
-
-from nap.lab.experiments.fig3.figure import LOOKS, figures, missing
-
-__all__ = ["LOOKS", "figures", "missing"]
