@@ -182,7 +182,7 @@ def _held(optimizer: Any) -> list[int]:
 
 def rates_in(optimizer: Any) -> dict[int, Any]:
     """The learning rate of each parameter, by its id, as the step to come finds it."""
-    groups = [group for one in inner_optimizers(optimizer) for group in one.param_groups]
+    groups = [group for one in (optimizer, *inner_optimizers(optimizer)) for group in one.param_groups]
     return {id(parameter): group.get("lr") for group in groups for parameter in group["params"]}
 
 
