@@ -176,7 +176,7 @@ def test_a_step_that_raised_leaves_nothing_behind() -> None:
         for _ in range(4):
             for _ in range(failures):
                 with pytest.raises(RuntimeError, match="no batch"):
-                    optimizer.step(fails)  # type: ignore[arg-type]
+                    optimizer.step(fails)
             optimizer.zero_grad()
             backward(model)
             optimizer.step()

@@ -124,7 +124,7 @@ def test_a_weight_of_zeros_grows_by_steps_of_its_rate_times_the_radius() -> None
     model = model.double()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     projector = Projector(model, update="relative").attach(optimizer)
-    radius = {row.name: row.radius for row in projector.plan.rows}["2.weight"]
+    radius = {row.name: row.radius for row in projector.plan.rows}["2.weight"] or math.nan
     assert projector.plan.names("grow") == ["2.weight"]
     step(model, optimizer)
     assert model[2].weight.norm().item() == pytest.approx(LR * radius)

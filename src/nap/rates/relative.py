@@ -142,9 +142,13 @@ class UpdateRatios:
         self._hooks: list[Any] = []
         self.last: dict[str, float] = {}
         """‖ΔW‖/‖W‖ of the update that was measured last; {} before the first."""
+        self.mean: dict[str, float] = {}
+        """the mean of all that were measured since `attach`"""
+        self._measured = 0
 
     def attach(self, optimizer: Any) -> Self:
         """Measure the first update of this optimizer from now on, and every `every`-th after it."""
+        self.mean, self._measured = {}, 0
         inner = unwrapped(optimizer)
         held = {id(parameter) for group in inner.param_groups for parameter in group["params"]}
         if not any(id(p) in held for n, p in self._model.named_parameters() if n in self._rows):
@@ -177,6 +181,9 @@ class UpdateRatios:
             now = self._weights()
             moved = {name: norms_of(now[name] - was) / norms_of(was) for name, was in self._before.items()}
             self.last = {name: ratio.item() for name, ratio in moved.items()}
+            self._measured += 1
+            known = self.mean or self.last
+            self.mean = {n: known[n] + (r - known[n]) / self._measured for n, r in self.last.items()}
             self._before = {}
         self._steps += 1
 
