@@ -60,7 +60,7 @@ class Text:
     """Settings of the language model."""
 
     net: Net = NETS["nanogpt"]
-    steps: int = 600
+    steps: int = 400
     batch: int = 16
     other_rate: float = 3e-3
     decay: float = 0.1
