@@ -3,7 +3,8 @@
     python benchmarks/projection.py --device cuda --layers 12 --width 1536
 
 The floor is three passes over the weights (read for the norm, read and write for the product) at the
-bandwidth that a copy reaches on the same device.
+bandwidth that a copy reaches on the same device. "relative" is all that update="relative" adds to a step,
+projection included: a copy before it, and steps of the length of the rate.
 """
 
 from __future__ import annotations
@@ -17,12 +18,20 @@ import torch
 from torch import Tensor
 
 from nap.projection.sphere import norms_of, project_tensors_
+from nap.projection.steps import relative_
 
 
 def transformer_shapes(layers: int, width: int, vocabulary: int) -> list[tuple[int, int]]:
     """The matrices of a decoder: query-key-value, output, up and down for each layer, and a table."""
     layer = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width)]
     return layer * layers + [(vocabulary, width)]
+
+
+def relative_step(weights: list[Tensor], starts: list[Tensor], radii: list[Tensor]) -> None:
+    """What a Projector with relative steps does before and after the optimizer, of which nothing is timed."""
+    before = [weight.clone() for weight in starts]
+    relative_(weights, before, radii, [0.01] * len(weights))
+    project_tensors_(weights, radii)
 
 
 @torch.no_grad()
@@ -75,6 +84,7 @@ def main() -> None:
     shapes = transformer_shapes(args.layers, args.width, args.vocabulary)
     weights = [torch.randn(shape, device=device, dtype=dtype) for shape in shapes]
     radii = [norms_of(weight) for weight in weights]
+    starts = [weight + 0.01 * torch.randn_like(weight) for weight in weights]
     size = sum(weight.numel() * weight.element_size() for weight in weights)
 
     source = torch.empty(size // 4, device=device, dtype=torch.float32)
@@ -85,6 +95,7 @@ def main() -> None:
     ways: dict[str, Callable[[], object]] = {
         "loop": lambda: project_in_a_loop_(weights, radii),
         "nap": lambda: project_tensors_(weights, radii),
+        "nap, relative": lambda: relative_step(weights, starts, radii),
     }
     if not args.no_compile:
         compiled = torch.compile(project_tensors_, fullgraph=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 import nap
 from gpu import needs_gpu
+from projection_nets import worst
 
 pytestmark = needs_gpu
 
@@ -136,3 +138,60 @@ def test_half_precision_scaler_skips_are_no_updates() -> None:
     real = {int(state["step"]) for state in optimizer.state.values()}
     assert set(projector.updates.values()) == real
     assert max(real) < 20
+
+
+@pytest.mark.parametrize("options", [{"update": "relative"}, {"brake": 0.5}], ids=["relative", "brake"])
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
+def test_limited_updates_are_those_of_the_cpu_without_waiting(options: dict[str, Any]) -> None:
+    x, ends = torch.randn(6, 16, generator=torch.Generator().manual_seed(0)), []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 8))
+        nap.normalize_(model, x)
+        model, x = model.to(device), x.to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        projector = nap.Projector(model, output="project", **options).attach(optimizer)
+        torch.cuda.set_sync_debug_mode("error" if device == "cuda" else "default")
+        try:
+            for _ in range(5):
+                optimizer.zero_grad()
+                (model(x) - 1).square().mean().backward()
+                optimizer.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        ends.append([parameter.detach().cpu() for parameter in model.parameters()])
+        assert "brake" in options or worst(projector) <= 1e-6
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"update": "relative"}, {"brake": 0.5}], ids=["relative", "brake"])
+def test_limited_updates_are_captured_in_a_graph(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 8)).cuda(), torch.randn(6, 16).cuda()
+    nap.normalize_(model, x)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.02).cuda(), capturable=True)
+    nap.Projector(model, output="project", **options).attach(optimizer)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=False)
+        (model(x) - 1).square().mean().backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    twin, twins = copy.deepcopy((model, optimizer.state_dict()))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    graph.replay()
+    eager = torch.optim.AdamW(twin.parameters(), lr=torch.tensor(0.02).cuda(), capturable=True)
+    projector = nap.Projector(twin, output="project", **options).attach(eager)
+    eager.load_state_dict(twins)
+    (twin(x) - 1).square().mean().backward()
+    eager.step()
+    assert "brake" in options or worst(projector) <= 1e-6
+    torch.testing.assert_close(list(model.parameters()), list(twin.parameters()), rtol=1e-4, atol=1e-5)

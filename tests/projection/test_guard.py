@@ -132,3 +132,73 @@ def test_copies_of_the_model_are_not_watched() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             train_in_halves(twin, SAM(twin.parameters(), torch.optim.SGD, lr=0.1), 4)
+
+
+@pytest.mark.parametrize("limit", [{"update": "relative"}, {"brake": 0.5}], ids=["relative", "brake"])
+def test_limited_updates_that_go_unseen_are_an_error_and_the_way_out_works(limit: dict[str, Any]) -> None:
+    model, optimizer = small()
+    projector = nap.Projector(model, **limit).attach(optimizer)
+    for after in (int, projector.project_):  # projecting by hand limits no update
+        with pytest.raises(
+            ValueError, match=r"SAM\.step was not called .*attach\(optimizer\.base_optimizer\)"
+        ):
+            train_in_halves(model, optimizer, 6, after)
+    assert set(projector.updates.values()) == {0}
+    projector.detach()
+    projector.attach(optimizer.base_optimizer)
+    train_in_halves(model, optimizer, 6)
+    assert set(projector.updates.values()) == {6}
+
+
+def test_a_limited_step_with_a_closure_is_seen_as_a_whole() -> None:
+    """SAM goes up and comes back: what counts is where the weights are before and after."""
+    model, optimizer = small()
+    optimizer.param_groups[0]["lr"] = 0.02
+    projector = nap.Projector(model, update="relative").attach(optimizer)
+    for _ in range(6):
+        weight = model.get_parameter("0.weight")
+        before = weight.detach().clone()
+        optimizer.step(lambda: backward(model))
+        assert ((weight - before).norm() / before.norm()).item() == pytest.approx(0.02, rel=0.05)
+    assert projector.norm_ratios() == pytest.approx(dict.fromkeys(projector.norm_ratios(), 1.0), abs=1e-6)
+
+
+def test_a_step_that_raised_leaves_nothing_behind() -> None:
+    def fails() -> None:
+        raise RuntimeError("no batch")
+
+    runs = []
+    for failures in (0, 3):
+        torch.manual_seed(0)
+        model, _ = small()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+        nap.Projector(model, update="relative").attach(optimizer)
+        for _ in range(4):
+            for _ in range(failures):
+                with pytest.raises(RuntimeError, match="no batch"):
+                    optimizer.step(fails)
+            optimizer.zero_grad()
+            backward(model)
+            optimizer.step()
+        runs.append([p.detach() for p in model.parameters()])
+    torch.testing.assert_close(*runs, rtol=0, atol=0)
+
+
+def test_a_step_around_the_step_that_it_extends_is_limited_as_a_whole() -> None:
+    class Longer(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self) -> None:  # type: ignore[override]
+            super().step()  # with hooks of its own, if a plain SGD was ever made
+            for p in self.param_groups[0]["params"]:
+                p.sub_(0.5 * p.grad)
+
+    model, _ = small()
+    torch.optim.SGD(model.parameters(), lr=0.02)
+    optimizer = Longer(model.parameters(), lr=0.02)
+    projector = nap.Projector(model, update="relative").attach(optimizer)
+    weight = model.get_parameter("0.weight")
+    before = weight.detach().clone()
+    backward(model)
+    optimizer.step()
+    assert ((weight - before).norm() / before.norm()).item() == pytest.approx(0.02, rel=0.05)
+    assert projector.norm_ratios() == pytest.approx(dict.fromkeys(projector.norm_ratios(), 1.0), abs=1e-6)

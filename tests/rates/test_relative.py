@@ -47,6 +47,41 @@ def test_all_weights_take_the_step_that_one_rate_gives_in_the_mean(kind: type, u
     assert first == pytest.approx(math.exp(sum(map(math.log, one.values())) / len(one)))
 
 
+def test_all_weights_take_the_step_that_was_asked_for_and_a_role_its_share() -> None:
+    model = network()
+    groups = equal_step_groups(model, 0.01, step=0.002, factors={"output": 0.5})
+    steps = relative_steps(model, torch.optim.Adam(groups))
+    (output,) = [row.name for row in nap.weight_groups(model).of(Role.OUTPUT)]
+    assert steps == pytest.approx({name: 0.001 if name == output else 0.002 for name in steps})
+    assert groups[-1]["lr"] == 0.01
+
+
+def test_under_relative_updates_the_rate_is_the_step_of_what_has_a_radius() -> None:
+    model = network()
+    projector = nap.Projector(model, output="free", update="relative")
+    groups = equal_step_groups(model, 0.01, step=0.002, update="relative", plan=projector.plan)
+    optimizer = torch.optim.Adam(groups)
+    projector.attach(optimizer)
+    ratios = UpdateRatios(model, every=1).attach(optimizer)
+    learn(model, optimizer, 1)
+    (output,) = [row.name for row in nap.weight_groups(model).of(Role.OUTPUT)]
+    assert optimizer.param_groups[-1]["lr"] == 0.01
+    assert output in optimizer.param_groups[-1]["param_names"]
+    limited = {name: step for name, step in ratios.last.items() if name != output}
+    assert limited == pytest.approx(dict.fromkeys(limited, 0.002), rel=0.01)
+
+
+def test_the_mean_of_the_ratios_is_that_of_all_measured() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ratios, seen = UpdateRatios(model, every=1).attach(optimizer), []
+    for _ in range(4):
+        learn(model, optimizer, 1)
+        seen.append(ratios.last)
+    expected = {name: sum(step[name] for step in seen) / 4 for name in seen[0]}
+    assert ratios.mean == pytest.approx(expected)
+
+
 def test_a_role_takes_the_share_that_was_asked_for() -> None:
     model = network()
     steps = relative_steps(model, torch.optim.Adam(equal_step_groups(model, 0.01, factors={"output": 0.25})))
@@ -144,6 +179,8 @@ def test_ratios_are_those_of_the_update_that_was_made() -> None:
         (lambda m: equal_step_groups(m, 0.1, factors={"output": -1.0}), "above 0"),
         (lambda m: equal_step_groups(m, 0.1, weights=["nothing"]), "no parameter 'nothing'"),
         (lambda m: equal_step_groups(m, 0.1, weights=[]), "no trainable weight"),
+        (lambda m: equal_step_groups(m, 0.1, step=1.5), r"step is 1\.5.*below 1"),
+        (lambda m: equal_step_groups(m, 0.1, step=0.1, update="raw"), "cannot be had with update='raw'"),
         (lambda m: UpdateRatios(m, every=0), "at least 1"),
         (lambda m: UpdateRatios(m).attach(torch.optim.SGD([torch.zeros(2)], lr=1.0)), "holds no weight"),
         (lambda m: UpdateRatios(m).attach(None), "not been made yet"),

@@ -116,6 +116,7 @@ def test_they_are_what_norms_without_projection_had_at_paper_scale(table: str, m
             "momentum is 1.0.*0 ≤ momentum < 1",
         ),
         (lambda: weight_decay_rates([0.1], 0.1, update="other"), "other"),
+        (lambda: weight_decay_rates([0.1], 0.1, update="relative"), "leave decay nothing to schedule"),
     ],
 )
 def test_what_is_no_recipe_is_refused(call: Callable[[], object], words: str) -> None:

@@ -22,19 +22,30 @@ class MoveGuard:
 
     A weight may move for other reasons (a checkpoint is loaded, an average swapped in and out), and a SAM
     whose inner optimizer is followed moves it once for each step. So one such pass is no sign.
+
+    Args:
+        strict: what is done to a step depends on all of it: an error instead of a warning, also where the
+            weight moves between the backward passes of one step, as in LBFGS.
     """
 
-    def __init__(self, name: str, find: Callable[[], Tensor], optimizer: Any):
-        self.name, self._find, self._optimizer = name, find, optimizer
+    def __init__(self, name: str, find: Callable[[], Tensor], optimizer: Any, *, strict: bool = False):
+        self.name, self._find, self._optimizer, self._strict = name, find, optimizer, strict
+        self._inside = False  # of a step; one that raised never ends
         self._found = 0  # backward passes since the last step that found it moved
         self._warned = False
         self._handle: Any = None
         self._watched: Tensor | None = None
         self._look()
 
-    def stepped(self) -> None:
-        """The optimizer took a step, and what is to be projected has been."""
-        self._found = 0
+    def stepped(self, *, by_hand: bool = False) -> None:
+        """The optimizer took a step, and what is to be projected has been, by the hook or by hand."""
+        if not (by_hand and self._strict):
+            self._found, self._inside = 0, False
+        self._look()
+
+    def began(self) -> None:
+        """The optimizer begins a step."""
+        self._found, self._inside = 0, True
         self._look()
 
     def _look(self) -> None:
@@ -52,7 +63,15 @@ class MoveGuard:
             return
         self._version = weight._version
         self._found += 1
+        if self._strict and self._inside and self._found == 2:
+            raise ValueError(
+                f"{self.name} moved between backward passes of one {type(self._optimizer).__name__}.step: "
+                "its updates cannot be seen one by one, so none can be limited; take an optimizer that moves "
+                "the weights once in a step, or Projector(model, update='free', brake=1)"
+            )
         if self._found >= _PATIENCE and not self._warned:
+            if self._strict:
+                raise ValueError(self._message())
             self._warned = True
             warnings.warn(self._message(), stacklevel=2)
 
@@ -60,6 +79,7 @@ class MoveGuard:
         kind = type(self._optimizer).__name__
         inner = next((n for n in _INNER if _is_optimizer(getattr(self._optimizer, n, None))), None)
         way = f"attach the optimizer that takes the steps, attach(optimizer.{inner}), or " if inner else ""
+        way += "take Projector(model, update='free', brake=1) and " if self._strict else ""
         return (
             f"{self.name} moved before each of {self._found} backward passes, and {kind}.step was not "
             f"called in between, so the weights are not projected (an optimizer that steps in two halves, "

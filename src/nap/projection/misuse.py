@@ -66,7 +66,14 @@ def _planned(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
             yield prefix, module
 
 
-def warn_at_attach(model: nn.Module, projected: Mapping[str, Tensor], optimizers: Iterable[Any]) -> None:
+def warn_at_attach(
+    model: nn.Module,
+    projected: Mapping[str, Tensor],
+    optimizers: Iterable[Any],
+    *,
+    relative: bool = False,
+    braked: bool = False,
+) -> None:
     """Warn of what makes training with these optimizers something else than NaP."""
     _never_normalized(model, projected)
     half = [f"{name} ({str(p.dtype).removeprefix('torch.')})" for name, p in projected.items() if _is_half(p)]
@@ -78,7 +85,8 @@ def warn_at_attach(model: nn.Module, projected: Mapping[str, Tensor], optimizers
         )
     names = {id(p): name for name, p in projected.items()}
     for optimizer in optimizers:
-        _decays(optimizer, names)
+        if not braked:  # there a norm may shrink back to its radius, and decay does that
+            _decays(optimizer, names, relative)
         _averages(optimizer)
 
 
@@ -99,7 +107,7 @@ def _never_normalized(model: nn.Module, projected: Collection[str]) -> None:
     )
 
 
-def _decays(optimizer: Any, names: Mapping[int, str]) -> None:
+def _decays(optimizer: Any, names: Mapping[int, str], relative: bool) -> None:
     """Weight decay on what is projected: a chosen one, or one that goes through Adam's moments."""
     default = inspect.signature(type(optimizer)).parameters.get("weight_decay")
     own = 0.0 if default is None or default.default is default.empty else default.default
@@ -116,6 +124,8 @@ def _decays(optimizer: Any, names: Mapping[int, str]) -> None:
     effect = (
         f"in {kind} it goes through the moments and bends every update"
         if mixed
+        else "it takes its share of each step, whose length is given, and turns nothing"
+        if relative
         else "it only shrinks what is put back at once, and schedules nothing"
     )
     _warn(

@@ -7,7 +7,6 @@ each parameter is decided in `plan`, what it refuses in `refusals`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -17,24 +16,17 @@ from torch.optim import Optimizer
 from nap.norms.gain import Gain
 from nap.norms.norm import Norm
 from nap.projection import refusals
-from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
-from nap.projection.lost import Lost, is_undone
+from nap.projection.acting import Held, affine_all_, lengths_of, ratios_of
+from nap.projection.limits import Limits, Start
+from nap.projection.lost import Lost
 from nap.projection.misuse import Unattached, warn_at_attach, warn_of_changes
 from nap.projection.names import bare_names, bare_state, counterparts
-from nap.projection.noisy import norms_together, project_together_, shared, state_with_noise, with_noise
-from nap.projection.plan import (
-    Excluded,
-    NamePair,
-    ProjectionPlan,
-    decide,
-    measured,
-    names_in,
-    pairs_of,
-)
+from nap.projection.noisy import shared, state_with_noise, with_noise
+from nap.projection.plan import Excluded, NamePair, ProjectionPlan, decide, measured, names_in, pairs_of
 from nap.projection.policies import Choice, Policies
 from nap.projection.resuming import comparable, settings_of, taken_over
-from nap.projection.sphere import project_tensors_
-from nap.projection.updates import AfterStep, by_count, hooks_on, inner_optimizers
+from nap.projection.steps import Rate
+from nap.projection.updates import AfterStep, Before, by_count, hooks_on, inner_optimizers
 from nap.sharded import reshard_, sharded_parts
 from nap.weights import weight_groups
 
@@ -82,6 +74,12 @@ class Projector:
         decay: how far "decay" pulls at each projection, 1 − α in the paper's U_decay; the paper says
             "mild", and 1e-3 forgets half a drift in some 700 projections.
         exclude: names of parameters or modules, or these themselves; left free.
+        update: "free": the optimizer's step as it is. "relative": each weight that has a radius moves by
+            lr·ρ in the direction of that step, W ← ρ·norm(W + lr·ρ·norm(u)), so that the rate of its
+            parameter group is the relative step, whatever the optimizer. All else moves as the optimizer
+            moves it. Takes a copy of these weights while a step lasts.
+        brake: how much of a norm's move away from its radius is taken back after each step: all of it (1,
+            projection), a part, so that norms grow more slowly, or nothing (0). Moves towards it are free.
 
     Copies of `model` are not affected. A copied or unpickled `Projector` goes with its own copy of
     the model and is attached to nothing; hooks also vanish from copied or unpickled optimizers, so
@@ -103,6 +101,7 @@ class Projector:
     """
 
     _members: Mapping[str | None, int] = {}  # of one that was pickled before there were any
+    _limits = Limits()
 
     def __init__(
         self,
@@ -117,10 +116,14 @@ class Projector:
         decay: float = 1e-3,
         noise: Literal["joint", "separate", "free"] = "joint",
         exclude: Excluded | Iterable[Excluded] = (),
+        update: Literal["free", "relative"] = "free",
+        brake: float = 1.0,
     ):
         refusals.check_model(model)
         chosen: dict[str, Any] = {"output": output, "embeddings": embeddings, "branches": branches}
         refusals.check_options(every, decay, per=per, affine=affine, noise=noise, **chosen)
+        self._limits = Limits(update, brake)
+        self._limits.check_every(every)
         self._policies = Policies(**chosen)
         self._shards = sharded_parts(model)
         reshard_(self._shards)
@@ -141,7 +144,9 @@ class Projector:
         self._settings |= settings_of(self._policies)
         self._settings |= {"decay": decay} if affine == "decay" else {}
         self._settings |= {"noise": noise} if any(row.beside for row in table.values()) else {}
+        self._settings |= self._limits.chosen()
         self.options = {**self._settings, **chosen, "noise": noise, "decay": decay}
+        self.options |= {"update": update, "brake": brake}
         self.options["exclude"] = [bare for name, bare in bare_names(table).items() if name in left_out]
         self._all_shapes = {name: parameter.shape for name, parameter in parameters.items()}
         self._all_slots = {
@@ -176,7 +181,7 @@ class Projector:
         self._updates = {name: self._updates.get(name, 0) for name in acted}
 
     def project_(self, other: nn.Module | None = None) -> None:
-        """Project now. It counts as no update, and needs no optimizer.
+        """Project now. It counts as no update, and needs no optimizer (to limit updates it needs one).
 
         With `other`, the same-named weights of that copy instead (an average, a target network; it may
         be frozen), onto the radii of `model`: the mean of points on a sphere lies inside it. Scales
@@ -190,10 +195,11 @@ class Projector:
         True
         """
         if other is None:
-            self._project_own_(self._trainable(self._slots))
+            self._limits.check_by_hand(attached=bool(self._hooks))
+            self._radii |= self._act_(self._trainable(self._slots))
             self._is_used()
             for hook in self._hooks:
-                hook.moves_are_known()
+                hook.moves_are_known(by_hand=True)
         else:
             reshard_(sharded_parts(other))
             shapes = {name: self._shapes[name] for name in self.plan.names("project", "grow", "joint")}
@@ -204,9 +210,6 @@ class Projector:
         if self._unattached is not None:
             self._unattached.stop()
             self._unattached = None
-
-    def _project_own_(self, held: Mapping[Any, Tensor], when: Tensor | None = None) -> None:
-        self._radii |= self._act_(held, when)
 
     def _trainable(self, names: Iterable[str], *, after_step: bool = False) -> dict[str, Tensor]:
         # by its gradient, not by requires_grad, an optimizer decides whether a parameter moves
@@ -222,31 +225,17 @@ class Projector:
         return {name: held[name] for name in held if name not in frozen} if frozen else held
 
     @torch.no_grad()
-    def _act_(self, held: Mapping[Any, Tensor], when: Tensor | None = None) -> dict[str, Tensor]:
+    def _act_(self, held: Held, when: Tensor | None = None, start: Start | None = None) -> dict[str, Tensor]:
         """Write into these, and return their radii as they lie on the device."""
-        radii = {name: self._radii[name] for name in held if name in self._radii}
-        for name, radius in radii.items():
-            if radius.device != (device := held[name].device):
-                radii[name] = radius.to(device)
+        radii = self._radii_of(held)
         pairs = [pair for pair in self._noisy if all(name in radii for name in pair)]
-        together = {name for pair in pairs for name in pair}
-        for ceiling in (False, True) if self._growing else (False,):
-            alone = [n for n in radii if n not in together and (n in self._growing) is ceiling]
-            weights, limits = {name: held[name] for name in alone}, [radii[name] for name in alone]
-            norms = project_tensors_(list(weights.values()), limits, when=when, ceiling=ceiling)
-            if not (ceiling or is_undone(when)) and self._lost.is_due(norms):
-                self._lost.warn(weights, radii)
-        if pairs:
-            groups = [(held[mean], held[noise]) for mean, noise in pairs]
-            project_together_(groups, [radii[mean] for mean, _ in pairs], when=when)
-        stacks = {pair: self._members.get(pair[0] or pair[1], 0) for pair in self._pairs}
-        for members in sorted(set(stacks.values())):
-            rule: Any = partial(joint_scale_offset, stacked=1 + members)
-            if self._settings["affine"] == "decay":
-                rule = partial(decay_scale_offset, decay=self._settings["decay"])
-            alike = [pair for pair, count in stacks.items() if count == members]
-            apply_(rule, [(held.get(s), held.get(o)) for s, o in alike if s in held or o in held], when=when)
+        self._limits.act_(held, radii, pairs, self._growing, when, start, self._lost)
+        affine_all_(held, self._pairs, self._members, self._settings, when)
         return radii
+
+    def _radii_of(self, held: Held) -> dict[str, Tensor]:
+        radii = {name: self._radii[name] for name in held if name in self._radii}
+        return {n: r if r.device == (to := held[n].device) else r.to(to) for n, r in radii.items()}
 
     @property
     def _together(self) -> list[NamePair]:
@@ -274,7 +263,9 @@ class Projector:
         methods than `step` (SAM's first_step and second_step) is noticed after a few backward passes,
         with a warning: attach the optimizer inside of it, or call `project_()` after each update.
         """
-        new = hooks_on(optimizers, self._names_in, self._follow_)
+        limits = self._limits
+        before = Before(self._before_, limits.check_optimizer, self._relative_radii) if limits.any else None
+        new = hooks_on(optimizers, self._names_in, self._follow_, before)
         trainable = {id(parameter): name for name, parameter in self._trainable(self._slots).items()}
         refusals.check_held([hook.optimizer for hook in [*self._hooks, *new]], trainable, self._norm_ids())
         for hook in new:
@@ -282,7 +273,8 @@ class Projector:
         self._hooks += new
         self._is_used()
         projected = self._trainable(self.plan.names("project"))
-        warn_at_attach(self._model, projected, inner_optimizers(*(hook.optimizer for hook in new)))
+        inner = inner_optimizers(*(hook.optimizer for hook in new))
+        warn_at_attach(self._model, projected, inner, relative=limits.relative, braked=limits.brake < 1)
         return self
 
     def param_groups(self, *, weight_decay: float, **options: Any) -> list[dict[str, Any]]:
@@ -313,7 +305,17 @@ class Projector:
         held = {name: module._parameters[leaf] for name, (module, leaf) in self._norms.items()}
         return {id(p): name for name, p in held.items() if p is not None and p.requires_grad}
 
-    def _follow_(self, names: list[str], real: bool | Tensor) -> None:
+    def _before_(self, names: list[str], rates: Mapping[int, Rate]) -> Start:
+        held = self._trainable([name for name in names if name in self._radii], after_step=True)
+        by_name = {name: rates[id(self._parameter(name))] for name in held}
+        return self._limits.before(held, self._radii_of(held), by_name, self._noisy)
+
+    def _relative_radii(self) -> dict[int, Tensor]:
+        radii = self._radii if self._limits.relative else {}
+        steps = lengths_of(self._parameter, radii, self._noisy)
+        return {id(self._parameter(name)): length for name, length in steps.items()}
+
+    def _follow_(self, names: list[str], real: bool | Tensor, start: Start | None) -> None:
         # `real` may be on the device: then the count is a tensor and the choice a mask
         held = self._trainable(names, after_step=True)
         for alike in by_count(held, self._updates):  # one group, unless optimizers share parameters
@@ -322,7 +324,7 @@ class Projector:
             due = (count % self._settings["every"] == 0) & real
             if due is not False:
                 group = {name: held[name] for name in alike}
-                self._project_own_(group, when=due if isinstance(due, Tensor) else None)
+                self._radii |= self._act_(group, due if isinstance(due, Tensor) else None, start)
 
     def detach(self) -> None:
         """Take the hooks off every optimizer; radii and counts stay."""
@@ -342,14 +344,8 @@ class Projector:
 
     def norm_ratios(self) -> dict[str, float]:
         """‖W‖/ρ by name, below one for what still grows; of several norms, the ratio furthest from one."""
-        ratios = {}
         reshard_(self._shards)
-        shares = {name: pair for pair in self._noisy for name in pair}
-        for name, radius in self._radii.items():
-            norm = norms_together(radius, map(self._parameter, shares.get(name, (name,))))
-            ratio = (norm / radius.to(norm.device)).flatten()
-            ratios[name] = ratio[(ratio - 1).abs().argmax()].item()
-        return ratios
+        return ratios_of(self._parameter, self._radii, self._noisy)
 
     def state_dict(self) -> dict[str, Any]:
         """The original radii, the counts of updates and the settings: tensors, numbers and strings."""
@@ -369,6 +365,7 @@ class Projector:
         plain one.
         """
         bare, saved = bare_names(self.plan.names()), bare_state(state)
+        self._limits.check_state(saved)
         pairs = [(bare[mean], bare[noise]) for mean, noise in self._noise_pairs]
         saved = state_with_noise(saved, self._settings, pairs)
         before, updates = self.plan, self._updates
@@ -390,7 +387,8 @@ class Projector:
     def __repr__(self) -> str:
         kinds = ", ".join(type(optimizer).__name__ for optimizer in self.attached)
         attached = f"attached to {kinds}" if kinds else "not attached"
-        return f"Projector of {type(self._model).__name__}: {self.plan.summary()}; {attached}"
+        done = f"{self.plan.summary()}{self._limits}"
+        return f"Projector of {type(self._model).__name__}: {done}; {attached}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_hooks": [], "_unattached": None, "_updates": self.updates}

@@ -89,18 +89,14 @@ def project_tensors_(
             found.append(norms_like(radius, weight))
             factor = factors_to(radius, found[-1], when, ceiling=ceiling)
             grouped_like(radius, weight).mul_(replicated_like(factor, weight))
-    for (device, dtype), pairs in whole.items():
+    for (device, _), pairs in whole.items():
         tensors = [weight for weight, _ in pairs]
         own = device.type == "cuda" and not ceiling and not torch.compiler.is_compiling()
         fused = _fused() if own else None
         if fused is not None and fused.fits(tensors, [radius for _, radius in pairs]):
             fused.project_(tensors, [radius for _, radius in pairs], when)
             continue
-        if device.type == "cpu":
-            norms = torch.cat([norms_over(w, range(w.ndim)).reshape(1) for w in tensors])
-        else:
-            summed = torch._foreach_norm(tensors, 2, dtype=_summed(tensors[0]))
-            norms = torch.stack(summed).to(_real(dtype))
+        norms = norms_of_whole(tensors)
         factors = factors_to(torch.cat([r.reshape(1) for _, r in pairs]), norms, when, ceiling=ceiling)
         # a factor with an axis (not a bare number) makes half-precision products round once, from float32
         torch._foreach_mul_(tensors, list(factors.unsqueeze(1).unbind()))
@@ -143,6 +139,18 @@ def _fused() -> Any:
     except ImportError:
         return None
     return projection_triton
+
+
+def norms_of_whole(weights: Sequence[Tensor]) -> Tensor:
+    """‖W‖ of each of these, which lie on one device, are of one type and in one piece: a vector.
+
+    >>> norms_of_whole([torch.ones(4, 4), torch.ones(9)])
+    tensor([4., 3.])
+    """
+    if weights[0].device.type == "cpu":
+        return torch.cat([norms_over(weight, range(weight.ndim)).reshape(1) for weight in weights])
+    summed = torch._foreach_norm(list(weights), 2, dtype=_summed(weights[0]))
+    return torch.stack(summed).to(_real(weights[0].dtype))
 
 
 def norms_over(weight: Tensor, axes: Sequence[int]) -> Tensor:

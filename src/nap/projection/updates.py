@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -13,7 +14,18 @@ from torch import Tensor
 from nap.projection.guard import MoveGuard
 from nap.projection.refusals import refuse
 
-Follow = Callable[[list[str], bool | Tensor], None]
+Follow = Callable[[list[str], bool | Tensor, Any], None]
+
+
+@dataclass(frozen=True)
+class Before:
+    """What is done when a step begins, where what follows depends on it."""
+
+    note: Callable[[list[str], Mapping[int, Any]], Any]  # of names, at rates by id of the parameter
+    check: Callable[[Any, Mapping[int, Any]], None]  # refuses an optimizer whose updates cannot be seen
+    relative: Callable[[], Mapping[int, Tensor]]  # how long relative steps at rate 1 are, by id
+
+
 Find = Callable[[Any], list[str]]
 
 
@@ -90,64 +102,108 @@ def by_count(names: Iterable[str], counts: Mapping[str, int | Tensor]) -> list[l
 
 
 class AfterStep:
-    """A hook on one optimizer: after each step it calls follow(names, real), names of what it holds.
+    """A hook on one optimizer: after each step it calls follow(names, real, start), names of what it holds.
 
-    `find` gives these names, and is asked again when the optimizer holds other parameters.
+    `find` gives these names, and is asked again when the optimizer holds other parameters. `start` is what
+    `before` noted when the step began; None without it.
     """
 
-    def __init__(self, optimizer: Any, find: Find, follow: Follow):
-        self.optimizer, self._find, self._follow = optimizer, find, follow
+    def __init__(self, optimizer: Any, find: Find, follow: Follow, before: Before | None = None):
+        self.optimizer, self._find, self._follow, self.before = optimizer, find, follow, before
         self._names, self._held = find(optimizer), _held(optimizer)
-        # a compiled step would be compiled anew at every count; so the hook runs as it is, beside it
+        # of steps that are under way: a step may call the one that it extends, and one that raised stays
+        self._starts: deque[Any] = deque(maxlen=2)
+        # a compiled step would be compiled anew at every count; so the hooks run as they are, beside it
         self._act = torch.compiler.disable(self._follow_step)
-        self._handle: Any = None
+        self._note = torch.compiler.disable(self._begin_step)
+        self._handles: list[Any] = []
         self.guard: MoveGuard | None = None
 
     def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._act(optimizer)
 
+    def _begin(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._note(optimizer)
+
+    def _begin_step(self, optimizer: Any) -> None:
+        self._look_at(optimizer)
+        assert self.before is not None
+        self._starts.append(self.before.note(self._names, rates_in(optimizer)))
+        if self.guard is not None:
+            self.guard.began()
+
     def _follow_step(self, optimizer: Any) -> None:
+        self._look_at(optimizer)
+        if self.before is not None and not self._starts:
+            way = "call optimizer.step as it is, or take Projector(model, update='free', brake=1)"
+            why = f"a step of {type(optimizer).__name__} ended whose beginning was not seen"
+            refuse([], f"{why}, so how far it moved the weights is not known", way)
+        start = self._starts.pop() if self.before is not None else None
+        self._follow(self._names, was_real(optimizer), start)
+        self.moves_are_known()
+
+    def _look_at(self, optimizer: Any) -> None:
         if (held := _held(optimizer)) != self._held:
             self._names, self._held = self._find(optimizer), held
-        self._follow(self._names, was_real(optimizer))
-        self.moves_are_known()
 
     def look_again(self) -> None:
         """The plan has changed: find the names of what the optimizer holds anew."""
         self._names = self._find(self.optimizer)
 
-    def moves_are_known(self) -> None:
-        """All that was moved until now has been followed."""
+    def moves_are_known(self, *, by_hand: bool = False) -> None:
+        """All that was moved until now has been followed, or projected by hand."""
         if self.guard is not None:
-            self.guard.stepped()
+            self.guard.stepped(by_hand=by_hand)
 
     def attach(self, weight_of: Callable[[str], Tensor]) -> None:
         """Hang on the optimizer, and watch the first of its weights that is trained, found by its name."""
-        self._handle = self.optimizer.register_step_post_hook(self)
+        self._handles = [self.optimizer.register_step_post_hook(self)]
+        if self.before is not None:
+            self._handles.append(self.optimizer.register_step_pre_hook(self._begin))
         if trained := [name for name in self._names if weight_of(name).requires_grad]:
-            self.guard = MoveGuard(trained[0], lambda: weight_of(trained[0]), self.optimizer)
+            strict = self.before is not None
+            self.guard = MoveGuard(trained[0], lambda: weight_of(trained[0]), self.optimizer, strict=strict)
 
     def detach(self) -> None:
-        self._handle.remove()
+        for handle in self._handles:
+            handle.remove()
         if self.guard is not None:
             self.guard.remove()
 
     @property
     def alive(self) -> bool:
         """Whether it still hangs on its optimizer: hooks vanish where an optimizer is unpickled."""
-        return self._handle.id in self.optimizer._optimizer_step_post_hooks
+        return self._handles[0].id in self.optimizer._optimizer_step_post_hooks
 
 
 def _held(optimizer: Any) -> list[int]:
     return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def hooks_on(optimizers: Iterable[Any], find: Find, follow: Follow) -> list[AfterStep]:
+def rates_in(optimizer: Any) -> dict[int, Any]:
+    """The learning rate of each parameter, by its id, as the step to come finds it."""
+    groups = [group for one in (optimizer, *inner_optimizers(optimizer)) for group in one.param_groups]
+    return {id(parameter): group.get("lr") for group in groups for parameter in group["params"]}
+
+
+def relative_lengths(optimizer: Any) -> dict[int, Tensor]:
+    """How far this optimizer moves weights at rate 1, by id, where a `Projector` makes its steps relative."""
+    hooks = getattr(optimizer, "_optimizer_step_post_hooks", {}).values()
+    notes = [hook.before for hook in hooks if isinstance(hook, AfterStep) and hook.before is not None]
+    held = set(_held(optimizer))
+    return {key: length for note in notes for key, length in note.relative().items() if key in held}
+
+
+def hooks_on(
+    optimizers: Iterable[Any], find: Find, follow: Follow, before: Before | None = None
+) -> list[AfterStep]:
     """A hook for each of these optimizers, not attached yet; `find` gives the names that one holds."""
     hooks: list[AfterStep] = []
     for optimizer in chain.from_iterable(map(followed, optimizers)):
         kind, present = type(optimizer).__name__, optimizer._optimizer_step_post_hooks.values()
         if any(isinstance(h, AfterStep) for h in present) or any(h.optimizer is optimizer for h in hooks):
             raise ValueError(f"this {kind} has a Projector already; call detach() on that one first")
-        hooks.append(AfterStep(optimizer, find, follow))
+        if before is not None:
+            before.check(optimizer, rates_in(optimizer))
+        hooks.append(AfterStep(optimizer, find, follow, before))
     return hooks

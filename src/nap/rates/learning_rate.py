@@ -12,13 +12,14 @@ import math
 from collections.abc import Collection
 from enum import StrEnum
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nap.projection.sphere import norms_of
+from nap.projection.updates import relative_lengths
 from nap.weights import WEIGHT_ROLES, Weight, weight_groups
 
 Number = TypeVar("Number", float, Tensor)
@@ -29,11 +30,12 @@ class Update(StrEnum):
 
     RAW = "raw"  # the gradient, or a running sum of gradients
     NORMALISED = "normalised"  # steps whose length does not depend on that of the gradient
+    RELATIVE = "relative"  # steps in units of the weight's norm: `Projector(model, update="relative")`
 
     @property
     def power(self) -> int:
         """The power of ‖θ‖ that the effective rate falls with."""
-        return 2 if self is Update.RAW else 1
+        return {Update.RAW: 2, Update.NORMALISED: 1, Update.RELATIVE: 0}[self]
 
 
 # By class name, because the same algorithm comes from many packages. Subclasses inherit the answer with the
@@ -52,7 +54,7 @@ _BEYOND_DEFINITION_1 = {
 
 
 def effective_lr(lr: Number, norm: Number, *, update: Update) -> Number:
-    """η/‖θ‖² for raw gradients, η/‖θ‖ for normalised updates (Definition 1).
+    """η/‖θ‖² for raw gradients, η/‖θ‖ for normalised updates (Definition 1), η for relative ones.
 
     >>> effective_lr(0.1, 2.0, update=Update.RAW), effective_lr(0.1, 2.0, update=Update.NORMALISED)
     (0.025, 0.05)
@@ -102,19 +104,18 @@ def effective_learning_rates(
     model without norms) are listed with the same formula, though for them the rate says nothing of
     the function: choose with `weights`, such as
     `[w.name for w in nap.weight_groups(model).of(Role.SCALE_INVARIANT)]`. Weights stacked in one
-    tensor (experts) have a rate each, named `name[i]`. A weight of zeros has an infinite rate. Costs
-    one copy from the device, however many weights there are.
+    tensor (experts) have a rate each, named `name[i]`. A weight of zeros has an infinite rate. Where an
+    attached `Projector(model, update="relative")` says how long steps are, the rate is lr·ρ/‖W‖, so lr on
+    the sphere, whatever the optimizer. Costs one copy from the device, however many weights there are.
 
     >>> model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.LayerNorm(4))
     >>> _ = nn.init.eye_(model[0].weight)
     >>> effective_learning_rates(model, torch.optim.SGD(model.parameters(), lr=0.1))
     {'0.weight': 0.025}
     """
-    kind = update_of(optimizer) if update is None else Update(update)
-    return {
-        name: effective_lr(lr, norm, update=kind) if norm else math.inf
-        for name, norm, lr in _read(model, optimizer, weights)
-    }
+    read = _read(model, optimizer, weights)
+    kind = _kind(optimizer, update, [row.length for row in read])
+    return {row.name: _rate(row, kind) for row in read}
 
 
 def global_effective_learning_rate(
@@ -131,15 +132,21 @@ def global_effective_learning_rate(
     >>> global_effective_learning_rate(model, torch.optim.Adam(model.parameters(), lr=0.1))
     0.05
     """
-    kind = update_of(optimizer) if update is None else Update(update)
-    names, norms, lrs = zip(*_read(model, optimizer, weights), strict=True)
+    names, norms, lrs, lengths = zip(*_read(model, optimizer, weights), strict=True)
+    kind = _kind(optimizer, update, lengths)
+    if None in lengths and len(set(lengths)) > 1:
+        own = [name for name, length in zip(names, lengths, strict=True) if length is None]
+        raise ValueError(
+            f"{own} take the steps of {type(optimizer).__name__} and the other weights relative ones, so no "
+            "single rate is global; use effective_learning_rates, or weights= to choose those of one kind"
+        )
     if len(set(lrs)) > 1:
         raise ValueError(
             f"the weights {list(names)} have the learning rates {list(lrs)}, so no single one is global; "
             f"use effective_learning_rates, or weights= to choose those of one rate"
         )
-    norm = math.hypot(*norms)
-    return effective_lr(lrs[0], norm, update=kind) if norm else math.inf
+    length = None if None in lengths else math.hypot(*lengths)
+    return _rate(_Read("", math.hypot(*norms), lrs[0], length), kind)
 
 
 def per_weight_groups(model: nn.Module, weights: Collection[str] | None = None) -> list[dict[str, Any]]:
@@ -167,10 +174,32 @@ def matrix_like(model: nn.Module, weights: Collection[str] | None = None) -> dic
     return {name: row for name, row in table.items() if name in weights}
 
 
-def _read(
-    model: nn.Module, optimizer: Optimizer, weights: Collection[str] | None
-) -> list[tuple[str, float, float]]:
-    """Name, norm and lr of each weight that the optimizer holds, in one copy from the device."""
+class _Read(NamedTuple):
+    """A weight as it is now; `length` is how far a step at rate 1 moves it, where steps are relative."""
+
+    name: str
+    norm: float
+    lr: float
+    length: float | None
+
+
+def _kind(optimizer: Optimizer, update: Update | str | None, lengths: Collection[float | None]) -> Update:
+    """What is added to the weights; the optimizer is asked if one of them takes its steps as they are."""
+    if update is None:
+        return update_of(optimizer) if None in lengths else Update.RELATIVE
+    return Update(update)
+
+
+def _rate(row: _Read, kind: Update) -> float:
+    if not row.norm:
+        return math.inf
+    return (
+        effective_lr(row.lr, row.norm, update=kind) if row.length is None else row.lr * row.length / row.norm
+    )
+
+
+def _read(model: nn.Module, optimizer: Optimizer, weights: Collection[str] | None) -> list[_Read]:
+    """Each weight that the optimizer holds, in one copy from the device."""
     lr_of = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     parameters = dict(model.named_parameters())
     rows = [row for row in matrix_like(model, weights).values() if id(parameters[row.name]) in lr_of]
@@ -181,15 +210,26 @@ def _read(
         )
     norms = [norms_of(parameters[row.name], stacked=row.stacked).reshape(-1) for row in rows]
     lrs = [lr_of[id(parameters[row.name])] for row in rows]
-    parts = norms + [lr.detach().reshape(1) for lr in lrs if isinstance(lr, Tensor)]
+    steps = relative_lengths(optimizer)
+    found = [steps.get(id(parameters[row.name])) for row in rows]
+    lengths = [
+        None if length is None else length.reshape(len(norm), -1).norm(dim=1)
+        for norm, length in zip(norms, found, strict=True)
+    ]
+    parts = norms + [length for length in lengths if length is not None]
+    parts += [lr.detach().reshape(1) for lr in lrs if isinstance(lr, Tensor)]
     flat = torch.cat([part.to(norms[0].device) for part in parts]).cpu()
     on_host = iter(flat.split([len(part) for part in parts]))
     norm_values = [next(on_host).tolist() for _ in norms]
+    length_values = [
+        [None] * len(norm) if length is None else next(on_host).tolist()
+        for norm, length in zip(norms, lengths, strict=True)
+    ]
     lr_values = [next(on_host).item() if isinstance(lr, Tensor) else lr for lr in lrs]
     return [
-        (name, norm, lr)
-        for row, values, lr in zip(rows, norm_values, lr_values, strict=True)
-        for name, norm in zip(_names(row, parameters[row.name].shape), values, strict=True)
+        _Read(name, norm, lr, length)
+        for row, values, long, lr in zip(rows, norm_values, length_values, lr_values, strict=True)
+        for name, norm, length in zip(_names(row, parameters[row.name].shape), values, long, strict=True)
     ]
 
 

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from nap.projection.plan import ProjectionPlan
 from nap.projection.sphere import norms_of
-from nap.projection.updates import unwrapped
+from nap.projection.updates import relative_lengths, unwrapped
 from nap.rates.learning_rate import Update, effective_learning_rates, effective_lr, matrix_like, update_of
 from nap.sharded import reshard_, sharded_parts
 from nap.weights import Role, Weight
@@ -33,7 +33,8 @@ def relative_steps(
     """lr / RMS(W) of each weight: its relative step where every entry moves by lr, as Adam's nearly do.
 
     For optimizers that add gradients it is the effective rate lr/‖W‖², to which the relative step is
-    proportional. What a run really does, `UpdateRatios` measures.
+    proportional; where an attached `Projector(model, update="relative")` sets the steps it is lr·ρ/‖W‖, so lr
+    on the sphere. What a run really does, `UpdateRatios` measures.
 
     >>> model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.LayerNorm(4))
     >>> _ = nn.init.constant_(model[0].weight, 0.5)
@@ -41,16 +42,21 @@ def relative_steps(
     {'0.weight': 0.2}
     """
     rates = effective_learning_rates(model, optimizer, update=update, weights=weights)
-    if _kind(update, optimizer) is Update.RAW:
+    held = {name.partition("[")[0] for name in rates}
+    parameters, given = dict(model.named_parameters()), relative_lengths(optimizer)
+    table = matrix_like(model, weights)
+    rows = {n: row for n, row in table.items() if n in held and id(parameters[n]) not in given}
+    if not rows or _kind(update, optimizer) is not Update.NORMALISED:
         return rates
-    entries = {name: _entries(row, model) for name, row in matrix_like(model, weights).items()}
-    return {name: rate * math.sqrt(entries[name.partition("[")[0]]) for name, rate in rates.items()}
+    entries = {name: _entries(row, model) for name, row in rows.items()}
+    return {name: rate * math.sqrt(entries.get(name.partition("[")[0], 1.0)) for name, rate in rates.items()}
 
 
 def equal_step_groups(
     model: nn.Module,
     lr: float,
     *,
+    step: float | None = None,
     update: Update | str = Update.NORMALISED,
     plan: ProjectionPlan | None = None,
     factors: Mapping[Role | str, float] | None = None,
@@ -58,14 +64,17 @@ def equal_step_groups(
 ) -> list[dict[str, Any]]:
     """Parameter groups for an optimizer in which all weights take the same relative step.
 
-    The geometric mean of the steps is what `lr` gives, so a good `lr` stays one. Each weight has a group with
-    its own rate; all other parameters share a group at `lr`. Schedules multiply each rate, so the steps stay
-    equal. Where norms grow they do not: use it with a `Projector`, and hand over its plan, so that a weight
-    that may grow, a zero-initialised branch for example, counts as one that has.
+    That step is `step`, or the geometric mean of those that `lr` gives, so a good `lr` stays one. Each weight
+    has a group with its own rate; all other parameters share a group at `lr`. Schedules multiply each rate,
+    so the steps stay equal. Where norms grow they do not: use it with a `Projector`, and hand over its plan,
+    so that a weight that may grow, a zero-initialised branch for example, counts as one that has.
 
     Args:
-        lr: the learning rate that one group would have.
-        update: what the optimizer adds: "normalised" (Adam, sign steps) or "raw" (gradients).
+        lr: the learning rate that one group would have, and that all other parameters get.
+        step: the relative step itself, ‖ΔW‖/‖W‖ of one update.
+        update: what the optimizer adds: "normalised" (Adam, sign steps), "raw" (gradients), or "relative"
+            under a `Projector(model, update="relative")`: then the rate is the step, and only weights that
+            the plan has a radius for get one.
         plan: `projector.plan`, whose radii count instead of the norms that weights have now.
         factors: the step of a role (`nap.weight_groups`) relative to the others': {"output": 0.3}.
         weights: names of the weights to balance; the others stay at `lr`.
@@ -81,17 +90,27 @@ def equal_step_groups(
     """
     if not (isinstance(lr, float | int) and 0 < lr < math.inf):
         raise ValueError(f"lr is {lr!r}, but a learning rate is a number, finite and above 0")
+    if step is not None and not (isinstance(step, float | int) and 0 < step < 1):
+        raise ValueError(f"step is {step!r}, but it is a share of a weight's norm, above 0 and below 1")
     kind, wanted = Update(update), _factors(factors or {})
+    if step is not None and kind is Update.RAW:
+        raise ValueError(
+            f"step={step} cannot be had with update='raw': how far gradients move a weight depends on their "
+            "size; take Projector(model, update='relative') and update='relative', or leave step out"
+        )
     parameters = dict(model.named_parameters())
     rows = {n: row for n, row in matrix_like(model, weights).items() if parameters[n].requires_grad}
+    radii = {} if plan is None else {row.name: row.radius for row in plan.rows}
+    if plan is not None and kind is Update.RELATIVE:
+        rows = {name: row for name, row in rows.items() if radii.get(name) is not None}
     if not rows:
         raise ValueError(
             f"this {type(model).__name__} has no trainable weight to balance; name some that it has"
         )
-    radii = {} if plan is None else {row.name: row.radius for row in plan.rows}
     per_rate = {n: _step_per_rate(row, parameters[n], radii.get(n), kind) for n, row in rows.items()}
     mean = math.exp(sum(map(math.log, per_rate.values())) / len(per_rate))
-    rates = {name: lr * mean / per_rate[name] * wanted.get(row.role, 1.0) for name, row in rows.items()}
+    common = lr * mean if step is None else step
+    rates = {name: common / per_rate[name] * wanted.get(row.role, 1.0) for name, row in rows.items()}
     groups = [{"params": [(name, parameters[name])], "lr": rate} for name, rate in rates.items()]
     rest = [(n, p) for n, p in parameters.items() if n not in rates and p.requires_grad]
     return groups + ([{"params": rest, "lr": float(lr)}] if rest else [])
@@ -123,9 +142,13 @@ class UpdateRatios:
         self._hooks: list[Any] = []
         self.last: dict[str, float] = {}
         """‖ΔW‖/‖W‖ of the update that was measured last; {} before the first."""
+        self.mean: dict[str, float] = {}
+        """the mean of all that were measured since `attach`"""
+        self._measured = 0
 
     def attach(self, optimizer: Any) -> Self:
         """Measure the first update of this optimizer from now on, and every `every`-th after it."""
+        self.mean, self._measured = {}, 0
         inner = unwrapped(optimizer)
         held = {id(parameter) for group in inner.param_groups for parameter in group["params"]}
         if not any(id(p) in held for n, p in self._model.named_parameters() if n in self._rows):
@@ -158,6 +181,9 @@ class UpdateRatios:
             now = self._weights()
             moved = {name: norms_of(now[name] - was) / norms_of(was) for name, was in self._before.items()}
             self.last = {name: ratio.item() for name, ratio in moved.items()}
+            self._measured += 1
+            known = self.mean or self.last
+            self.mean = {n: known[n] + (r - known[n]) / self._measured for n, r in self.last.items()}
             self._before = {}
         self._steps += 1
 

@@ -59,6 +59,11 @@ def weight_decay_rates(
         raise ValueError(
             "rates must be those of each update: finite numbers, none below 0, and not all of them 0"
         )
+    if Update(update) is Update.RELATIVE:
+        raise ValueError(
+            "update='relative': steps in units of the norm leave decay nothing to schedule, so the rates are "
+            "those that you give; take update='raw' or 'normalised', that of the run with weight decay"
+        )
     if not 0 <= weight_decay < math.inf:
         raise ValueError(f"weight_decay is {weight_decay}, but it is finite and at least 0")
     if not 0 <= momentum < 1:
