@@ -1,4 +1,4 @@
-"""Networks that learn as they should, each with its optimizer, its batch and its loss: the doctor stays quiet."""
+"""Networks that learn as they should, each with its optimizer, its batch and its loss."""
 
 from __future__ import annotations
 

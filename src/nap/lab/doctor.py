@@ -81,7 +81,9 @@ def show(found: Found, *, as_json: bool) -> None:
         else:
             print(replace(diagnosis, not_looked_at={}))
         print()
-    print("\n\n".join(dict.fromkeys(one.skipped() for one in found.values() if one.not_looked_at)))
+    skipped = {check: why for one in found.values() for check, why in one.not_looked_at.items()}
+    if skipped:
+        print(Diagnosis((), skipped).skipped())
 
 
 def _table(diagnosis: Diagnosis) -> None:

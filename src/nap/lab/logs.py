@@ -79,7 +79,7 @@ def _line(path: Path, number: int, text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ValueError(
-            f"{path} line {number} is no JSON ({error}); nap reads CSV, JSON, JSON lines and TensorBoard events"
+            f"{path} line {number} is no JSON ({error}); nap reads CSV, JSON, JSON lines and event files"
         ) from None
 
 
@@ -109,7 +109,7 @@ def _of_lab(found: Iterable[Row]) -> Logs:
         label = ", ".join(str(row[key]) for key in _WHAT if row.get(key) not in (None, ""))
         numbers = dict(row)
         if row.get("kind") == "layer":
-            rate, step = row.get("effective_rate"), {k: row[k] for k in ("frames", "step") if k in row}
+            rate, step = row.get("effective_rate"), {str(k): row[k] for k in ("frames", "step") if k in row}
             numbers = {**step, f"rate/{row['layer']}": rate} if rate is not None else {}
         logs.setdefault((label, str(row.get("seed", ""))), []).append(numbers)
     return logs

@@ -124,7 +124,7 @@ def _unused_units(case: Case) -> Iterator[Finding]:
             f"{dead[worst]:.0%} of the units of {worst} are 0 on every input (limit "
             f"{limit('dead units'):.0%}){case.since(f'dead/{worst}', low=limit('dead units'))}",
             "nap.normalize_(model, batch) puts a norm in front of the nonlinearity, behind which dead units "
-            "come back; if norms are there, a lower rate. For now: nap.methods.redo resets such units",
+            "come back; if norms are there, a lower rate. nap.methods.ReDo resets such units now",
         )
     linear = _layers(case, "linearized/", limit("linearized units"))
     linear = {name: share for name, share in linear.items() if name not in dead}
@@ -139,8 +139,8 @@ def _unused_units(case: Case) -> Iterator[Finding]:
             f"{linear[worst]:.0%} of the units of {worst} are 0 on every input or on none (limit "
             f"{limit('linearized units'):.0%})"
             f"{case.since(f'linearized/{worst}', low=limit('linearized units'))}",
-            "these layers compute little that is nonlinear: nap.normalize_(model, batch), and a lower rate or "
-            "a schedule (nap.schedules) if norms are there; inputs that are not centred do this, too",
+            "these layers compute little that is nonlinear: nap.normalize_(model, batch), and a lower rate "
+            "or a schedule (nap.schedules) if norms are there; inputs that are not centred do this, too",
         )
 
 
@@ -279,7 +279,8 @@ def _saturated(case: Case) -> Iterator[Finding]:
             "outputs are saturated",
             "warning",
             listed(full),
-            f"{full[worst]:.0%} of the outputs of {worst} are at their bounds (limit {limit('saturated'):.0%})",
+            f"{full[worst]:.0%} of the outputs of {worst} are at their bounds (limit "
+            f"{limit('saturated'):.0%})",
             "hardly any gradient passes: nap.normalize_(model, batch) puts a norm in front of it; of an "
             "output, a smaller last layer, or a penalty on what enters it",
         )
@@ -321,8 +322,8 @@ def _schedule(case: Case) -> Iterator[Finding]:
             name if name != "all" else "",
             f"the learning rate is {rate:.2g}, {rate / largest:.1g} of the schedule's {largest:.2g} (limit "
             f"{limit('schedule'):g}){doubt}{case.since(f'lr/{name}', high=limit('schedule') * largest)}",
-            "if training goes on, or the task changes, begin again: schedule.restart() of nap.schedules, with "
-            "an end value above 0",
+            "if training goes on, or the task changes, begin again: schedule.restart() of nap.schedules, "
+            "with an end value above 0",
         )
         return
 

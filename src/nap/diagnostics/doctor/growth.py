@@ -43,7 +43,7 @@ def grown_weights(case: Case) -> Iterator[Finding]:
             "weights have grown, and are not projected" if live.has_norms else "weights have grown",
             "warning",
             _listed(large),
-            f"‖{worst}‖ grew ×{large[worst]:.3g} (limit {least:g}; {followed}): its effective rate fell as much",
+            f"‖{worst}‖ grew ×{large[worst]:.3g} (limit {least:g}; {followed}), and its effective rate fell",
             ("" if first else "nap.normalize_(model, batch), then a new optimizer, then ")
             + "nap.Projector(model).attach(optimizer), which keeps norms, and so the rates that you set",
         )

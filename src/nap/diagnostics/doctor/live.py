@@ -47,6 +47,7 @@ def diagnose(
         layers: what to look at instead of all activation modules, as in `Recorder`.
         update: how to read the lr of an optimizer that is not known, "raw" or "normalised".
 
+    >>> import torch
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 3))
     >>> optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

@@ -1,4 +1,4 @@
-"""Diagnosing from a log: rows of numbers, as the monitor, the lab or a logger of another library writes them."""
+"""Diagnosing from a log: rows of numbers, as the monitor, the lab or another logger writes them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def diagnose_log(rows: Iterable[Mapping[str, Any]]) -> Diagnosis:
 
     >>> rows = [{"step": 0, "nap/dead/1": 0.1}, {"step": 1000, "nap/dead/1": 0.8}]
     >>> diagnose_log(rows).findings[0].measure
-    '80% of the units of 1 are 0 on every input (limit 50%), since step 1000'
+    '80% of the units of 1 are 0 on every input (limit 50%), since step 1,000'
     """
     listed = [(row, numbers) for row in rows if (numbers := _numbers(row))]
     column = next((name for name in STEPS if all(_is_number(row.get(name)) for row, _ in listed)), None)

@@ -91,7 +91,7 @@ def updates_of(optimizers: Iterable[Any]) -> int | None:
 
 
 def weight_numbers(model: nn.Module, table: WeightTable) -> dict[str, float]:
-    """`size/`, norms in units of the fan-in radius, and `affine/`, how far scales and offsets are from (1, 0)."""
+    """`size/`, norms in units of the fan-in radius; `affine/`, distances of scales and offsets from (1, 0)."""
     parameters = dict(model.named_parameters())
     with resharded(model):
         sizes = measured(table, parameters, (), "tensor")
@@ -143,7 +143,7 @@ def rate_numbers(
 
 
 def broken_numbers(model: nn.Module, found: Mapping[str, Tensor | None]) -> dict[str, float]:
-    """`nonfinite/`: how many entries of a parameter, buffer or gradient are NaN or infinite, where any are."""
+    """`nonfinite/`: NaN and infinite entries of each parameter, buffer or gradient that has any."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     tensors |= {f"gradient of {name}": g for name, g in found.items() if g is not None}
     counts = {
@@ -153,7 +153,7 @@ def broken_numbers(model: nn.Module, found: Mapping[str, Tensor | None]) -> dict
 
 
 class Seen:
-    """What one forward shows beside the recorder: samples, widths, saturation, and the layer that runs last."""
+    """What one forward shows beside the recorder: samples, widths, saturation, and which layer runs last."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, float] = {}
