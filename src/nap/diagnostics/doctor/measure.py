@@ -91,7 +91,7 @@ def updates_of(optimizers: Iterable[Any]) -> int | None:
 
 
 def weight_numbers(model: nn.Module, table: WeightTable) -> dict[str, float]:
-    """`size/`, norms in units of the fan-in radius; `affine/`, distances of scales and offsets from (1, 0)."""
+    """`size/`, norms in units of the fan-in radius; `affine/`, distances of scale, offset from (1, 0)."""
     parameters = dict(model.named_parameters())
     with resharded(model):
         sizes = measured(table, parameters, (), "tensor")

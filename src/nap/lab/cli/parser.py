@@ -118,7 +118,7 @@ DOCTOR_EXAMPLES = """\
 examples:
   nap doctor train.py:make            make() returns model, optimizer, batch, and perhaps loss(output)
   nap doctor results/fig1-demo        the rows of runs of the lab
-  nap doctor lightning_logs           what the monitor logged: CSV, TensorBoard, JSON lines or trainer_state.json
+  nap doctor lightning_logs           what the monitor logged: CSV, TensorBoard, JSON lines, trainer_state
   nap doctor metrics.csv --json
 
 exit codes:
