@@ -227,8 +227,18 @@ def _inspect(args: argparse.Namespace) -> int:
     return PROBLEMS if inspected.problems else OK
 
 
+def _doctor(args: argparse.Namespace) -> int:
+    from nap.lab import doctor  # imports torch
+
+    with contextlib.redirect_stdout(sys.stderr):  # prints of the user's file must not spoil --json
+        found = doctor.look_at(args.target)
+    doctor.show(found, as_json=args.json)
+    return OK if all(one.healthy for one in found.values()) else PROBLEMS
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "inspect": _inspect,
+    "doctor": _doctor,
     "list": _list,
     "claims": _claims,
     "report": _report,

@@ -114,6 +114,19 @@ exit codes:
   2  bad usage: no such file or factory, a factory that fails, or impossible inputs
 """
 
+DOCTOR_EXAMPLES = """\
+examples:
+  nap doctor train.py:make            make() returns model, optimizer, batch, and perhaps loss(output)
+  nap doctor results/fig1-demo        the rows of runs of the lab
+  nap doctor lightning_logs           what the monitor logged: CSV, TensorBoard, JSON lines, trainer_state
+  nap doctor metrics.csv --json
+
+exit codes:
+  0  nothing found that stops learning
+  1  likely reasons found, each with its measure and what to try
+  2  bad usage: no such file or factory, or a log without measures that nap knows
+"""
+
 
 def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
     """The parser of `nap` and its subcommands; `nap.lab.cli.options` reads what follows `nap run NAME`."""
@@ -126,6 +139,9 @@ def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"nap {nap.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_inspect(commands)
+    doctor = _add(commands, "doctor", "look for reasons why a network does not learn", DOCTOR_EXAMPLES)
+    doctor.add_argument("target", metavar="TARGET", help="FILE.py:FACTORY, a log file, or a folder of runs")
+    doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
     _add(commands, "list", "list the paper's experiments with their scales and data", "example: nap list")
     run = _add(commands, "run", "run experiments, or resume them", RUN_EXAMPLES)
     run.add_argument("names", nargs="+", metavar="NAME", help=", ".join(experiments))
