@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-from nap.lab.experiments import BUILT_IN, MODULES
+from nap.lab.experiments import BUILT_IN, MODULES, OWN, modules
 
 VARIABLE = "NAP_OWN_EXPERIMENTS"
 
@@ -18,7 +18,7 @@ def passed_on(names: Iterable[str]) -> dict[str, str]:
 
     Raises ValueError where a worker could not import one of them.
     """
-    own = {name: MODULES[name] for name in names if BUILT_IN.get(name) != MODULES[name]}
+    own = {name: modules()[name] for name in names if (BUILT_IN | OWN).get(name) != modules()[name]}
     for name, module in own.items():
         if not _is_in_a_file(module):
             raise ValueError(

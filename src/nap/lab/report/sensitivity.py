@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nap.lab.experiments import MODULES, load
+from nap.lab.experiments import load, modules
 from nap.lab.report.curves import curve
 from nap.lab.report.draw import figure_html
 from nap.lab.report.markup import Html, element
@@ -84,7 +84,7 @@ def figure(tuning: Tuning, name: str) -> Figure:
     """One panel; a line for each arm, over a logarithmic axis of learning rates."""
     lines = []
     arms = {words: words.split(STATE)[0] for words in tuning.results}
-    draw = load(tuning.experiment).figure if tuning.experiment in MODULES else None
+    draw = load(tuning.experiment).figure if tuning.experiment in modules() else None
     known = looks(getattr(draw, "LOOKS", {}), arms.values())
     for words, of in tuning.results.items():
         rates = sorted(of)
