@@ -56,6 +56,8 @@ SERVES = {  # module of nap.integrations → the libraries that it may import
     "nap.integrations.lightning": {"lightning", "pytorch_lightning"},
     "nap.integrations.huggingface": {"transformers"},
     "nap.integrations.stable_baselines3": {"stable_baselines3", "gymnasium"},
+    "nap.integrations.sb3_contrib": {"sb3_contrib"},
+    "nap.integrations.torchrl": {"tensordict"},
 }
 PLACES = {"ray": "nap.lab.launch.ray_engine", "submitit": "nap.lab.launch.slurm_engine"}
 LIBRARY_NEEDS = {"torch", "numpy", "nap", *sys.stdlib_module_names}
