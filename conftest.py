@@ -1,4 +1,4 @@
-"""Triton, which comes with the CUDA builds of torch only: what to leave out without it, and without a GPU."""
+"""What to leave out where a library is missing: Triton comes with the CUDA builds of torch only."""
 
 import os
 import signal
@@ -16,7 +16,12 @@ NEED_TRITON = [
     "src/nap/kernels/norm_relu_triton.py",
     "src/nap/kernels/projection_triton.py",
 ]
+NEED_MORE = {
+    "torchrl": "src/nap/integrations/torchrl.py",
+    "sb3_contrib": "src/nap/integrations/sb3_contrib.py",
+}
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
+collect_ignore += [file for library, file in NEED_MORE.items() if find_spec(library) is None]
 # Under nohup this signal is ignored, and so it would be in every process that a test starts.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if not torch.cuda.is_available():

@@ -45,20 +45,28 @@ def build(target: str) -> Any:
     file, colon, name = target.rpartition(":")
     if not colon or not file or not name:
         raise ValueError(f"{target!r} names no factory; write FILE.py:FACTORY, such as models.py:make_model")
-    path = Path(file)
-    if not path.is_file():
-        near = get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
-        raise ValueError(f"there is no file {file}{_did_you_mean(near)}")
-    directory = str(path.resolve().parent)
+    directory = str(Path(file).resolve().parent)
     sys.path.insert(0, directory)
     try:
-        factory = _factory(_run_file(path), name, file)
+        factory = imported(target)
         try:
             return factory()
         except (Exception, SystemExit) as error:
             raise ValueError(f"the factory {name} of {file} raised {_said(error)}") from error
     finally:
         sys.path.remove(directory)
+
+
+def imported(target: str, *, takes: Sequence[str] = ()) -> Callable[..., Any]:
+    """The function that `FILE.py:FUNCTION` names; `takes` are the arguments that it will be called with."""
+    file, colon, name = target.rpartition(":")
+    if not colon or not file or not name:
+        raise ValueError(f"{target!r} names no function; write FILE.py:FUNCTION, such as train.py:train")
+    path = Path(file)
+    if not path.is_file():
+        near = get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
+        raise ValueError(f"there is no file {file}{_did_you_mean(near)}")
+    return _function(_run_file(path), name, file, takes)
 
 
 def _run_file(path: Path) -> ModuleType:
@@ -75,20 +83,25 @@ def _run_file(path: Path) -> ModuleType:
     return module
 
 
-def _factory(module: ModuleType, name: str, file: str) -> Callable[[], Any]:
+def _function(module: ModuleType, name: str, file: str, takes: Sequence[str]) -> Callable[..., Any]:
     found = getattr(module, name, None)
     if isinstance(found, nn.Module):
-        raise ValueError(f"{name} of {file} is a model, not a factory; write a function that returns it")
+        does = f"takes {', '.join(takes)}" if takes else "returns it"
+        raise ValueError(f"{name} of {file} is a model, not a factory; write a function that {does}")
     if not callable(found):
         callables = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
         what = "no" if found is None else "a value, not a function, called"
         raise ValueError(f"{file} has {what} {name}{_did_you_mean(get_close_matches(name, callables, n=1))}")
+    parameters = inspect.signature(found).parameters.values()
     needed = [
-        parameter.name
-        for parameter in inspect.signature(found).parameters.values()
-        if parameter.default is parameter.empty and parameter.kind not in (VAR_POSITIONAL, VAR_KEYWORD)
+        p.name for p in parameters if p.default is p.empty and p.kind not in (VAR_POSITIONAL, VAR_KEYWORD)
     ]
-    if needed:
+    if takes and (len(needed) > len(takes) or not parameters):
+        raise ValueError(
+            f"{name} of {file} takes {', '.join(needed) or 'nothing'}; it is called with one argument, the "
+            f"{takes[0]}: def {name}({takes[0]}): ..."
+        )
+    if needed and not takes:
         raise ValueError(
             f"the factory {name} of {file} needs {', '.join(needed)}; "
             "name a function without arguments that calls it"

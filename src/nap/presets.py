@@ -5,6 +5,7 @@ A preset is nothing but options of public calls. `print(prepare(...))` shows the
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -153,10 +154,8 @@ def prepare(
     norm = {**chosen.normalize, **(normalize or {})}
     sphere = {**chosen.project, **(project or {})}
     notes = list(chosen.why)
-    kind: Any = optimizer or chosen.optimizer
-    options = {**(chosen.optimizer_options if optimizer is None else {}), **optimizer_options}
-    args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, None)
-    plans = {name: plan_of(_part(model, name), args, kwargs, **norm) for name in parts or ("",)}
+    kind, options = _optimizer(chosen, optimizer, weight_decay, optimizer_options)
+    plans = _plans(model, batch, parts, norm)
     if sphere.get("affine") == "joint" and "affine" not in (project or {}) and not _homogeneous(plans):
         del sphere["affine"]  # which Projector would refuse
         notes[0] = "scales and offsets stay free: affine='joint' is exact only where ReLU-like units follow"
@@ -166,9 +165,57 @@ def prepare(
     parameters: Any = projector.param_groups(weight_decay=weight_decay) if weight_decay else None
     made = kind(parameters or model.parameters(), lr=lr, **options)
     projector.attach(made)
-    call = "(), batch" if kwargs is not None else "batch"
+    call = "(), batch" if isinstance(batch, Mapping) else "batch"
     code = _code(list(plans), call, norm, sphere, kind, {"lr": lr, **options}, weight_decay)
     return Prepared(model, made, projector, plans, code, tuple(notes))
+
+
+def prepare_baseline(
+    model: nn.Module,
+    batch: Any,
+    *,
+    norms: bool,
+    preset: Name,
+    lr: float,
+    weight_decay: float = 0.0,
+    parts: Sequence[str] = (),
+    optimizer: type[Optimizer] | None = None,
+    normalize: Mapping[str, Any] | None = None,
+    project: Mapping[str, Any] | None = None,
+    **optimizer_options: Any,
+) -> Optimizer:
+    """The optimizer of what `prepare` is compared with: the plain model, or the model with `norms` alone.
+
+    Takes what `prepare` takes. Weight decay acts on all parameters, as it does without NaP; `project` does
+    nothing.
+    """
+    chosen = _preset(preset)
+    _check_rate(lr, weight_decay)
+    kind, options = _optimizer(chosen, optimizer, weight_decay, optimizer_options)
+    if norms:
+        norm = {**chosen.normalize, **(normalize or {})}
+        for name, plan in _plans(model, batch, parts, norm).items():
+            normalize_(_part(model, name), plan)
+    decay = {"weight_decay": weight_decay} if weight_decay else {}
+    made: Optimizer = kind(model.parameters(), lr=lr, **decay, **options)
+    return made
+
+
+def _optimizer(
+    chosen: Preset, kind: type[Optimizer] | None, weight_decay: float, more: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """The class and its options; a decay that the class has by default is switched off if none was asked."""
+    options = {**(chosen.optimizer_options if kind is None else {}), **more}
+    kind = kind or chosen.optimizer
+    decay = inspect.signature(kind).parameters.get("weight_decay")
+    if decay is not None and decay.default not in (0, decay.empty) and not weight_decay:
+        options.setdefault("weight_decay", 0.0)
+    return kind, options
+
+
+def _plans(model: nn.Module, batch: Any, parts: Sequence[str], options: Mapping[str, Any]) -> dict[str, Plan]:
+    args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, None)
+    return {name: plan_of(_part(model, name), args, kwargs, **options) for name in parts or ("",)}
 
 
 def _preset(name: Any) -> Preset:

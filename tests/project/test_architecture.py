@@ -39,6 +39,7 @@ PARTS = {  # module of an experiment's package → rooms of the lab that it may 
     "claims": {*WITHOUT_TORCH, "claims"},
     "figure": {*WITHOUT_TORCH, "claims", "report"},
 }
+COMPARE = "nap.lab.compare"  # the function behind `nap compare`, which is no experiment of the paper
 SETTINGS = {"settings", "arms", "variants", "games", "atari", "viewing"}  # of a loop: values, without torch
 VALUES = {"nap.validation", "nap.lab.models.presets"}
 LOOPS = {  # training loop → the others that it may reach: what they share, and nothing else
@@ -54,6 +55,8 @@ SERVES = {  # module of nap.integrations → the libraries that it may import
     "nap.integrations.lightning": {"lightning", "pytorch_lightning"},
     "nap.integrations.huggingface": {"transformers"},
     "nap.integrations.stable_baselines3": {"stable_baselines3", "gymnasium"},
+    "nap.integrations.sb3_contrib": {"sb3_contrib"},
+    "nap.integrations.torchrl": {"tensordict"},
 }
 PLACES = {"ray": "nap.lab.launch.ray_engine", "submitit": "nap.lab.launch.slurm_engine"}
 LIBRARY_NEEDS = {"torch", "numpy", "nap", *sys.stdlib_module_names}
@@ -154,6 +157,7 @@ def broken_arrows(path: Path, source: str | None = None) -> list[str]:
         if its and loop in LOOPS and its not in {loop, *LOOPS[loop]}:
             found.append(f"{here} imports {target}: from {loop} one reaches {sorted(LOOPS[loop])} only")
         inside = here.startswith("nap.lab.experiments")
+        inside |= here == COMPARE
         runs_them = inside or here.startswith(("nap.lab.launch", "nap.lab.cli"))
         if is_package(target) and not inside:
             found.append(f"{here} imports {target}: experiments are found through nap.lab.experiments.load")

@@ -6,6 +6,7 @@ import builtins
 import doctest
 import re
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from nap.lab.options import RunOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+OPTIONAL = re.compile(r"^from (torchrl|sb3_contrib)", re.MULTILINE)  # CI has them; elsewhere left out
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
@@ -35,6 +37,8 @@ def run_snippets(text: str, filename: str) -> None:
     namespace: dict[str, Any] = {"__name__": filename}
     for match in SNIPPET.finditer(text):
         code, first_line = match[1], text.count("\n", 0, match.start(1))
+        if (library := OPTIONAL.search(code)) and find_spec(library[1]) is None:
+            continue
         if not code.startswith(">>>"):
             exec(compile("\n" * first_line + code, filename, "exec"), namespace)
             continue

@@ -7,6 +7,7 @@ them, and the radii are in its `state_dict`, so `save` and `load` keep them.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -96,12 +97,15 @@ class NaPQNetwork(WithNaP):
     copy.
     """
 
+    network = "q_net"  # the attribute; its target's has "_target" behind
+
     def _build(self, lr_schedule: Any) -> None:
         super()._build(lr_schedule)
-        plan = normalize_(self.q_net, (self.example_inputs(),), **self.normalize)
-        normalize_(self.q_net_target, plan)
-        self.q_net_target.load_state_dict(self.q_net.state_dict())
-        self.follow(self.q_net, lr_schedule)
+        network, target = getattr(self, self.network), getattr(self, f"{self.network}_target")
+        plan = normalize_(network, (self.example_inputs(),), **self.normalize)
+        normalize_(target, plan)
+        target.load_state_dict(network.state_dict())
+        self.follow(network, lr_schedule)
 
 
 class NaPOffPolicy(WithNaP):
@@ -130,7 +134,8 @@ class NaPOffPolicy(WithNaP):
 
 def actor_inputs(actor: nn.Module, observations: Any) -> tuple[Any, ...]:
     """The arguments of a call that draws no action."""
-    return (observations, True) if isinstance(actor, sac.Actor) else (observations,)
+    draws = "deterministic" in inspect.signature(actor.forward).parameters
+    return (observations, True) if draws else (observations,)
 
 
 def spread_actions(policy: Any, count: int) -> Tensor:
@@ -234,7 +239,7 @@ def watched(policy: Any, observations: Any) -> Iterator[tuple[str, nn.Module, An
         yield "actor/", policy.actor, actor_inputs(policy.actor, observations), policy.actor.optimizer
         actions = spread_actions(policy, len(tree_leaves(observations)[0]))
         yield "critic/", policy.critic, (observations, actions), policy.critic.optimizer
-    elif hasattr(policy, "q_net"):
-        yield "", policy.q_net, (observations,), policy.optimizer
+    elif network := getattr(policy, getattr(policy, "network", "q_net"), None):
+        yield "", network, (observations,), policy.optimizer
     else:
         yield "", policy, (observations, True), policy.optimizer  # True: draw no action

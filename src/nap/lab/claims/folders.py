@@ -89,9 +89,10 @@ def command(directory: Path | str, json: bool = False) -> int:
         objects = [{"folder": folder} | entry for folder, of in results.items() for entry in to_json(of)]
         print(dumps(objects, indent=2, ensure_ascii=False))
     else:
-        for folder, of in results.items():
+        shown = {folder: of for folder, of in results.items() if of}  # runs of a tuning decide nothing
+        for folder, of in shown.items():
             print(f"{folder}\n\n{table(of)}\n")
-        if len(results) > 1:
+        if len(shown) > 1:
             print(f"In all {summary(together)}")
     all_hold = all(evidence.verdict is Verdict.HOLDS for _, evidence in together)
     return ALL_HOLD if all_hold and not damage else NOT_ALL_HOLD

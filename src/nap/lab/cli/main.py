@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nap.lab import aliases
 from nap.lab.cli.parser import parser
-from nap.lab.experiments import MODULES
+from nap.lab.experiments import MODULES, OWN
 
 if TYPE_CHECKING:
     from nap.lab.experiments.experiment import Experiment
@@ -78,7 +78,8 @@ def parse_requests(
     from nap.lab.options import RunOptions
 
     common = common or RunOptions
-    names, settings = split_names(words, MODULES, command=common.command)
+    known_names = [*MODULES, *(name for name in OWN if name in words[:1])]
+    names, settings = split_names(words, known_names, command=common.command)
     known = experiments(names)
     requests = [(known[name], parse(name, known[name].scales, settings, common)) for name in names]
     for line in aliases.deprecations(note for _, request in requests for note in request.notes):
@@ -236,10 +237,19 @@ def _doctor(args: argparse.Namespace) -> int:
     return OK if all(one.healthy for one in found.values()) else PROBLEMS
 
 
+def _compare(args: argparse.Namespace) -> int:
+    from nap.lab.compare import compare
+
+    settings: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in vars(args).items()}
+    del settings["command"]
+    return compare(settings.pop("target"), **settings).code
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "inspect": _inspect,
     "doctor": _doctor,
     "list": _list,
+    "compare": _compare,
     "claims": _claims,
     "report": _report,
     "play": _play,

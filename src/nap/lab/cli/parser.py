@@ -93,6 +93,27 @@ examples:
   nap play results/fig3-small/pong-nap-seed-0 --steps 2000
 """
 
+COMPARE_EXAMPLES = """\
+The function takes a trial, has its optimizer made, trains, and returns its result, a number:
+
+  def train(trial):
+      model = make_model()
+      optimizer = trial.prepare(model, batch, preset="rl")    instead of torch.optim.Adam(model.parameters())
+      ...                                                     your loop; trial.seed, trial.device
+      return score                                            or yield scores: their mean is the result
+
+examples:
+  nap compare train.py:train                              on this computer, one training after the other
+  nap compare train.py:train --goal lowest --report       a loss; write the HTML report, too
+  nap compare train.py:train --rates 1e-4 3e-4 1e-3 --seeds 10
+  nap compare train.py:train --engine local --per-gpu 4   four trainings at a time on each GPU
+
+Learning rates are chosen on seeds 100, 101, ..., for each arm by itself; results are of seeds 0, 1, ... If an
+arm's best rate is at an end of the grid, the grid is extended there. Run the same command again to resume.
+
+exit codes: as nap sweep
+"""
+
 DATA_EXAMPLES = """\
 examples:
   nap data list                      all data sets, and where they are on this machine
@@ -154,6 +175,7 @@ def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
     )
     tune.add_argument("names", nargs="+", metavar="NAME", help=", ".join(experiments))
     tune.add_argument("settings", nargs="*", metavar="--setting VALUE", help="see nap tune NAME --help")
+    _add_compare(commands)
     claims = _add(commands, "claims", "check the paper's claims against results", CLAIMS_EXAMPLES)
     claims.add_argument("folder", type=Path, metavar="DIR", help="a folder with results")
     claims.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -244,6 +266,31 @@ def _add_inspect(commands: Commands) -> None:
         help="scale and offset of norms, as Projector(affine=...)",
     )
     inspect.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def _add_compare(commands: Commands) -> None:
+    does = "compare NaP with plain training, on a model of your own"
+    compare = _add(commands, "compare", does, COMPARE_EXAMPLES)
+    compare.add_argument("target", metavar="FILE.py:FUNCTION", help="a function that takes a trial")
+    compare.add_argument("--rates", type=float, nargs="+", default=[], help="learning rates to start from")
+    compare.add_argument("--seeds", type=int, default=5, help="seeds of the results (default: 5)")
+    compare.add_argument("--tuning-seeds", type=int, default=3, help="seeds for each learning rate (3)")
+    compare.add_argument("--goal", choices=["highest", "lowest"], default="highest", help="the best result")
+    compare.add_argument("--arms", nargs="+", metavar="ARM", help="some of plain, 'norm only', NaP")
+    compare.add_argument("--extend", type=int, default=6, help="most rates past an end of the grid (6)")
+    compare.add_argument("--out", type=Path, default=Path("results"), help="folder for the results")
+    compare.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="trial.device")
+    compare.add_argument("--threads", type=int, default=0, help="CPU threads of a training")
+    compare.add_argument("--time-limit", type=float, metavar="SECONDS", help="then stop; run again to resume")
+    compare.add_argument("--report", action="store_true", help="write the HTML report at the end")
+    compare.add_argument("--force", action="store_true", help="start over: discard what is in the folder")
+    where = compare.add_argument_group("many at once, as in nap sweep")
+    where.add_argument("--engine", choices=["here", "local", "ray", "slurm"], default="here")
+    where.add_argument("--workers", type=int, default=0)
+    where.add_argument("--gpus", type=int, nargs="+", default=[])
+    where.add_argument("--per-gpu", type=int, default=1)
+    where.add_argument("--address", default="auto")
+    where.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE")
 
 
 def _eps(text: str) -> str | float:

@@ -19,12 +19,13 @@ from nap.lab.experiments.experiment import Experiment
 
 GROUP = "nap.experiments"  # of entry points
 SHARED = "common"  # the package of what several experiments share
+OWN = {"compare": f"{__name__}.compare"}  # what `nap compare` runs: not the paper's, so in none of its lists
 
 
 def _built_in() -> dict[str, str]:
     """Names and packages of this folder, the paper's figures first."""
     folders = [home.parent.name for home in Path(__file__).parent.glob("*/__init__.py")]
-    names = sorted(set(folders) - {SHARED}, key=lambda name: (not name.startswith("fig"), name))
+    names = sorted(set(folders) - {SHARED, *OWN}, key=lambda name: (not name.startswith("fig"), name))
     return {name.replace("_", "-"): f"{__name__}.{name}" for name in names}
 
 
@@ -47,13 +48,18 @@ BUILT_IN = _built_in()
 MODULES = BUILT_IN | _installed()  # name on the command line → module that has its EXPERIMENT
 
 
+def modules() -> dict[str, str]:
+    """Every name that rows or a worker may have, with its module."""
+    return MODULES | OWN
+
+
 def load(name: str) -> Experiment:
     """The experiment of that name; ValueError where its module cannot be imported or has none."""
-    module, _, attribute = MODULES[name].partition(":")
+    module, _, attribute = modules()[name].partition(":")
     try:
         experiment = getattr(import_module(module), attribute or "EXPERIMENT")
     except (ImportError, AttributeError) as error:
-        if name in BUILT_IN:
+        if name in BUILT_IN | OWN:
             raise  # something that the lab needs is not installed
         raise ValueError(
             f"the experiment {name} cannot be loaded from {MODULES[name]}: {error}; mend that module, or "
@@ -73,7 +79,7 @@ def experiments(names: Iterable[str] | None = None) -> dict[str, Experiment]:
 
 def readers(name: str) -> list[Experiment]:
     """The experiments that have claims or figures about rows of this name; none where it is unknown."""
-    if name not in MODULES:
+    if name not in modules():
         return []
     experiment = load(name)
     return [experiment, *map(load, experiment.readers)]

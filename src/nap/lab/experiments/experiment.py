@@ -77,6 +77,7 @@ class Experiment:
     folder: str = ""  # if not the name: experiments that measure the same runs share one
     tuning: Tuning | None = None  # None where learning rates are part of what is tested
     readers: tuple[str, ...] = ()  # other experiments whose claims and figures are about the same rows
+    named_by_scale: bool = True  # whether the scale is a part of its folder's name
     order: float = inf  # its place in `nap list` and in reports
     like: Experiment | None = None  # another one, with settings of the same kind
     said_of: str = ""  # what the paper said that one's claims of, in words

@@ -94,7 +94,7 @@ def _run_on_rank0(
         tasks = open_tasks(requests, held)
         for experiment, request in requests:
             print(_announcement(experiment, request, device, group))
-        code = _run_all(tasks, ", ".join(r.name for _, r in requests), device, options, group, stop)
+        code = run_all(tasks, ", ".join(r.name for _, r in requests), device, options, group, stop)
     if stop.signal is not None and code != FINE:
         return code
     for folder in homes if judge else ():
@@ -155,7 +155,7 @@ def _subject(config: Any) -> str:
     return f"data {getattr(config, 'data', 'none')}"
 
 
-def _run_all(
+def run_all(
     tasks: Sequence[Task],
     title: str,
     device: torch.device,

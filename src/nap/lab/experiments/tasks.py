@@ -31,7 +31,8 @@ class Task:
 
 def home(experiment: Experiment, options: RunOptions) -> Path:
     """The folder of an experiment's runs at one scale."""
-    return options.out / f"{experiment.folder}-{options.scale}{'-tuned' * (options.tuned is not None)}"
+    scale = f"-{options.scale}" if experiment.named_by_scale else ""
+    return options.out / f"{experiment.folder}{scale}{'-tuned' * (options.tuned is not None)}"
 
 
 def shard_slice(shard: str, runs: int) -> slice:

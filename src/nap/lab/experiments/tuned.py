@@ -162,6 +162,7 @@ def read(path: Path, experiment: Experiment, scale: str) -> Tuned:
         groups = {name: Sensitivity(of, configs[name]) for name, of in results.items()}
         _check_results(groups)
         finished, labels = content.get("finished", True), content.get("labels", {})
+        goal = content["goal"]
     except OSError as error:
         raise ValueError(f"--tuned {path}: {error.strerror}; nap tune writes such a file") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -174,4 +175,4 @@ def read(path: Path, experiment: Experiment, scale: str) -> Tuned:
         )
     if experiment.tuning is None:
         raise ValueError(f"{experiment.name} has nothing to tune; leave --tuned out")
-    return Tuned(*about, experiment.tuning, seeds, groups, labels)
+    return Tuned(*about, replace(experiment.tuning, goal=goal), seeds, groups, labels)

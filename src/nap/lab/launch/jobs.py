@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nap.lab.experiments import BUILT_IN, MODULES
+from nap.lab.experiments import BUILT_IN, MODULES, OWN, modules
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.tasks import chosen, shard_slice
 from nap.lab.launch.options import for_workers
@@ -88,7 +88,7 @@ def plugin_environment(names: Iterable[str]) -> dict[str, str]:
 
     Raises ValueError where a worker could not import one of them.
     """
-    own = {name: MODULES[name] for name in names if BUILT_IN.get(name) != MODULES[name]}
+    own = {name: modules()[name] for name in names if (BUILT_IN | OWN).get(name) != modules()[name]}
     for name, module in own.items():
         if not _is_in_a_file(module):
             raise ValueError(

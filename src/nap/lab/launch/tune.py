@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -34,6 +34,8 @@ from nap.lab.options import Request, grouped
 from nap.lab.runner.run import STOPPED
 from nap.lab.seeds import FIRST_TUNING_SEED
 
+Drive = Callable[[str, Sequence[Job], TuneOptions], int]  # a title, what to run, how → the exit code
+
 
 def tune(experiment: Experiment, request: Request, settings: Sequence[str]) -> int:
     """Find the rates, write them to a file and print them; the exit code."""
@@ -48,26 +50,39 @@ def tune(experiment: Experiment, request: Request, settings: Sequence[str]) -> i
         if key in ("--learning-rate", "--seeds", "--first-seed", "--tuned"):
             raise ValueError(f"{key}: nap tune sets it; leave it out (--rates, --tuning-seeds)")
     search = Search(experiment, request, settings, tuning)
-    grid = sorted(set(options.rates or tuning.rates))
-    factor = grid[1] / grid[0]
     if options.conclude:
         return _conclude(search.results(), search.folder, options)
+    if options.dry_run:
+        todo = search.jobs(dict.fromkeys(search.groups, search.grid))
+        print("\n".join(f"{job.label}: {read_state(job.path).state}" for job in todo))
+        return 0
+    code, found = searched(search, options, on_engine)
+    if code == STOPPED:
+        if any(group.results for group in found.groups.values()):
+            Console().print(table(found))
+            print("To decide on these: the same command with --conclude")
+        return STOPPED
+    return _conclude(found, search.folder, options)
+
+
+def on_engine(title: str, todo: Sequence[Job], options: TuneOptions) -> int:
+    """Drive the jobs on the engine that was asked for; the exit code."""
+    return exit_code(driven(title, todo, options))
+
+
+def searched(search: Search, options: TuneOptions, drive: Drive) -> tuple[int, Tuned]:
+    """Results at the rates of the grid, and past its ends where the best lie there; `STOPPED` if cut off."""
+    tuning, grid = search.tuning, search.grid
+    factor = grid[1] / grid[0]
     ends_at = math.inf if options.time_limit is None else time.monotonic() + options.time_limit
     ask: dict[str, list[float]] = dict.fromkeys(search.groups, grid)
     for step in range(options.extend + 1):
-        todo = search.jobs(ask)
-        if options.dry_run:
-            print("\n".join(f"{job.label}: {read_state(job.path).state}" for job in todo))
-            return 0
         left = None if options.time_limit is None else max(ends_at - time.monotonic(), 1e-3)
-        runs = driven(f"tuning {experiment.name}", todo, replace(options, time_limit=left))
+        code = drive(f"tuning {search.experiment.name}", search.jobs(ask), replace(options, time_limit=left))
         found = search.results()
         write_json(search.folder / FILE_NAME, found.to_json() | {"finished": False})
-        if exit_code(runs) == STOPPED:
-            if any(group.results for group in found.groups.values()):
-                Console().print(table(found))
-                print("To decide on these: the same command with --conclude")
-            return STOPPED
+        if code == STOPPED or not all(group.results for group in found.groups.values()):
+            return code, found
         ask = {
             name: [rate]
             for name, group in found.groups.items()
@@ -78,7 +93,7 @@ def tune(experiment: Experiment, request: Request, settings: Sequence[str]) -> i
         print(
             f"Best at an end of the grid, so more rates: {'; '.join(f'{k} {v[0]:g}' for k, v in ask.items())}"
         )
-    return _conclude(found, search.folder, options)
+    return code, found
 
 
 class Search:
@@ -96,6 +111,11 @@ class Search:
         self.labels = {run.tuned_as: label(run) for run in deciding}
         if not deciding:
             raise ValueError(f"{experiment.name}: none of the runs asked for decides a learning rate")
+
+    @property
+    def grid(self) -> list[float]:
+        """Where the search starts, from low to high."""
+        return sorted(set(self.options.rates or self.tuning.rates))  # type: ignore[attr-defined]
 
     @property
     def groups(self) -> list[str]:
@@ -184,16 +204,8 @@ def _words(changes: Mapping[str, Any]) -> list[str]:
 
 def _conclude(found: Tuned, folder: Path, options: TuneOptions) -> int:
     """Print the table and write the file; 1 where an arm has no rate, or its best lies at an end."""
-    Console().print(table(found))
-    unmeasured = [name for name, group in found.groups.items() if not group.results]
-    if unmeasured:
-        print(f"No finished runs of {', '.join(unmeasured)}: give the same command without --conclude")
+    if not decided(found, folder):
         return 1
-    lost = [name for name, group in found.groups.items() if group.best(found.tuning) is None]
-    if lost:
-        print(f"No rate worked for {', '.join(lost)}: the search is not finished; try smaller --rates")
-        return 1
-    write_json(folder / FILE_NAME, found.to_json())
     print(
         f"\nRates: {folder / FILE_NAME}\nResults at these rates: nap run {found.experiment} "
         f"--scale {found.scale} --tuned {folder / FILE_NAME}\nThe plot: nap report {folder}"
@@ -201,12 +213,32 @@ def _conclude(found: Tuned, folder: Path, options: TuneOptions) -> int:
     fewer = {len(values) for group in found.groups.values() for values in group.results.values()}
     if min(fewer) < len(found.seeds):
         print(f"Some arms are decided on {min(fewer)} of {len(found.seeds)} seeds: the search was cut off")
+    return int(at_an_end(found, options))
+
+
+def decided(found: Tuned, folder: Path) -> bool:
+    """Print the table, and write the file where every arm has a rate."""
+    Console().print(table(found))
+    unmeasured = [name for name, group in found.groups.items() if not group.results]
+    if unmeasured:
+        print(f"No finished runs of {', '.join(unmeasured)}: give the same command without --conclude")
+        return False
+    lost = [name for name, group in found.groups.items() if group.best(found.tuning) is None]
+    if lost:
+        print(f"No rate worked for {', '.join(lost)}: the search is not finished; try smaller --rates")
+        return False
+    write_json(folder / FILE_NAME, found.to_json())
+    return True
+
+
+def at_an_end(found: Tuned, options: TuneOptions) -> bool:
+    """Whether an arm's best rate is the lowest or highest that was tried; says so."""
     edges = [name for name, group in found.groups.items() if group.beyond(found.tuning, 2.0) is not None]
     if edges:
         print(
             f"The best rate is at an end of the grid for {', '.join(edges)}; raise --extend {options.extend}"
         )
-    return int(bool(edges))
+    return bool(edges)
 
 
 def table(found: Tuned) -> Table:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from nap.lab.claims import Result, judge
 from nap.lab.claims.folders import ODD_ROWS, in_words
-from nap.lab.experiments import MODULES, readers
+from nap.lab.experiments import MODULES, modules, readers
 from nap.lab.experiments.experiment import Experiment
 from nap.lab.report.draw import figure_html
 from nap.lab.report.facts import Group, facts_html, problems_html, run_again
@@ -91,7 +91,7 @@ def _without_figure(groups: Sequence[Group]) -> list[Html]:
             facts_html(group),
         )
         for group in groups
-        if group.experiment not in MODULES
+        if group.experiment not in modules()
     ]
 
 
@@ -166,11 +166,12 @@ def parts_of(groups: Sequence[Group]) -> list[Part]:
 def part_html(part: Part) -> Html:
     """The <section>: what the paper shows, where the rows are from, what is missing, figures, claims."""
     group = part.group
+    of_paper = part.experiment.name in MODULES
     drawn = _drawn(part) if len(group.rows) else [_problem("No rows yet", "nothing to draw.")]
     return element(
         "section",
         element("h2", part.title),
-        element("p", element("b", "In the paper: "), part.experiment.shows),
+        element("p", element("b", "In the paper: ") if of_paper else None, part.experiment.shows),
         _source(part),
         None if part.shares_runs else problems_html(group),
         *drawn,

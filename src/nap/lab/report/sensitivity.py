@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nap.lab.experiments import MODULES, load
+from nap.lab.experiments import load, modules
 from nap.lab.report.curves import curve
 from nap.lab.report.draw import figure_html
 from nap.lab.report.markup import Html, element
@@ -100,7 +100,7 @@ def by_setting(labels: Iterable[str]) -> dict[str, dict[str, str]]:
 
 def figure(tuning: Tuning, name: str) -> Figure:
     """A panel for each setting of the task, in it a line for each arm over a logarithmic axis of rates."""
-    draw = load(tuning.experiment).figure if tuning.experiment in MODULES else None
+    draw = load(tuning.experiment).figure if tuning.experiment in modules() else None
     settings = by_setting(tuning.results)
     arms = {arm: arm.split(STATE)[0] for of in settings.values() for arm in of}
     known = looks(getattr(draw, "LOOKS", {}), arms.values())
