@@ -105,7 +105,7 @@ def test_the_advice_names_what_is_pinned_small_and_the_ways_out() -> None:
     assert branches.startswith("c.0.two.weight, c.1.two.weight: pinned at")
     assert "branches='grow'" in branches
     found = describe(language(tied=True), TOKENS, projector={"branches": "project"})
-    assert "note: c.0.two.weight" in str(found)
+    assert "c.0.two.weight, c.1.two.weight: pinned at" in str(found)
     assert found.to_json()["advice"] == list(found.advice)
 
 
