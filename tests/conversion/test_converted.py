@@ -1,6 +1,7 @@
 """What a converted model can still do: all that it could before."""
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
@@ -100,7 +101,8 @@ def test_a_pickle_loaded_elsewhere_keeps_its_norms_whatever_is_hooked_on(tmp_pat
 
 def in_new_process(program: str, file: Path) -> None:
     command = [sys.executable, "-c", program, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1] / "support")
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths})
     assert done.returncode == 0, done.stderr
 
 

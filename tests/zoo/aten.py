@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from .double import double_run
 
 PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "convolution", "_grouped_mm", "addr"}
+TIMES = {"mul", "addcmul", "mm", "bmm", "addmm", "baddbmm", "mv", "dot"}
+ADDENDS = ("addmm", "baddbmm", "addmv", "addr", "addcmul")
 NORMS = {
     "native_layer_norm",
     "native_group_norm",
@@ -30,6 +32,7 @@ NORMS = {
 POWERS = {
     *PRODUCTS, "mul", "div", "pow", "sqrt", "rsqrt", "reciprocal", "addcmul", "addcdiv", "norm",
     "linalg_vector_norm", "var", "var_mean", "std", "std_mean", "_cdist_forward", "hypot", "square", "cross",
+    "lerp",
 }  # fmt: skip
 QUIET = {
     "isnan",
@@ -56,6 +59,7 @@ class Trace:
     weights: frozenset[str] = frozenset()  # from these parameters, and none of them has acted on anything
     computed: bool = False  # some weight has acted on something
     bends: frozenset[int] = frozenset()  # behind these calls that bend
+    pairs: frozenset[int] = frozenset()  # behind these products
 
     def __or__(self, other: Trace) -> Trace:
         return Trace(
@@ -63,6 +67,7 @@ class Trace:
             self.weights | other.weights,
             self.computed or other.computed,
             self.bends | other.bends,
+            self.pairs | other.pairs,
         )
 
     @property
@@ -84,8 +89,19 @@ class Bend:
 
 
 @dataclass
+class Pair:
+    """One product of two things that were computed."""
+
+    key: Key
+    inputs: list[Tensor]
+    hidden: bool = False  # a weight multiplies what comes out of it
+
+
+@dataclass
 class Pass:
     """What one forward met."""
+
+    pairs: list[Pair] = field(default_factory=list)
 
     bends: list[Bend] = field(default_factory=list)
     factors: list[tuple[Key, Tensor]] = field(default_factory=list)  # what weights or others multiply
@@ -130,7 +146,7 @@ class Watch(TorchDispatchMode):
             main = result[0] if isinstance(result, (tuple, list)) else result
             idle = base in GUARDS and any(_same(main, t) for t in before)
             self.seen.bends.append(Bend((self.site, base), before, idle))
-            trace = Trace(trace.data, trace.weights, True, trace.bends | {len(self.seen.bends) - 1})
+            trace = replace(trace, computed=True, bends=trace.bends | {len(self.seen.bends) - 1})
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self.mark(leaf, trace)
@@ -166,10 +182,16 @@ class Watch(TorchDispatchMode):
         elif op == "mul" and (tables := _tables(tensors, traces)):
             acts = True
             self.seen.tables |= tables
-        return Trace(total.data, total.weights, total.computed or acts, total.bends)
+        total = replace(total, computed=total.computed or acts)
+        factors = list(zip(tensors, traces, strict=True))[op in ADDENDS :][:2]
+        both = [t for t, trace in factors if trace.computed and _smooth(t)]
+        if op in TIMES and len(both) == 2 and both[0] is not both[1]:
+            self.seen.pairs.append(Pair((self.site, op), [t.detach().clone() for t in both]))
+            total = replace(total, pairs=total.pairs | {len(self.seen.pairs) - 1})
+        return total
 
     def _multiply(self, op: str, tensors: Sequence[Tensor], traces: Sequence[Trace]) -> bool:
-        last = op in ("addmm", "baddbmm", "addmv", "addr")
+        last = op in ADDENDS
         pairs = list(zip(tensors, traces, strict=True))
         left, right = pairs[-2:] if last else pairs[:2] if len(pairs) > 1 else (*pairs, (None, NOTHING))
         for (_, mine), (other, theirs) in ((left, right), (right, left)):
@@ -182,6 +204,9 @@ class Watch(TorchDispatchMode):
             if mine.weights or mine.computed:
                 for index in theirs.bends:
                     self.seen.bends[index].hidden = True
+            if mine.weights:
+                for index in theirs.pairs:
+                    self.seen.pairs[index].hidden = True
         return not (left[1].is_weight and right[1].is_weight) and bool(left[1].weights | right[1].weights)
 
     def _bends(self, func: Any, leaves: list[Any], spec: Any) -> bool:

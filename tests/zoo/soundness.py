@@ -180,6 +180,39 @@ def _seen_scales(trial: Trial, table: WeightTable, named: Collection[str]) -> It
             yield f"{name} ({table[name].role}) is seen by {_places(where)}"
         elif where := _powers(trial, name):
             yield f"{name} ({table[name].role}) enters {_places(where)} as a power or product"
+    yield from _multiplied(trial, table, open_, known)
+
+
+def _multiplied(
+    trial: Trial, table: WeightTable, open_: Collection[str], known: Collection[str]
+) -> Iterator[str]:
+    """Weights that are not named, where two results that follow the scales of weights are multiplied."""
+    loose = sorted(
+        n for n in known | set(open_) if table[n].role not in (Role.SCALE_INVARIANT, Role.NORMALISED)
+    )
+    both = {i for i, sides in enumerate(_sides(trial, *loose)) if trial.base.pairs[i].hidden and all(sides)}
+    told = [_sides(trial, name) for name in sorted(known)] if both else []
+    both -= {i for i in both if all(any(sides[i][side] for sides in told if sides) for side in (0, 1))}
+    for name in open_ if both else ():
+        sides = _sides(trial, name)
+        if where := [trial.base.pairs[i].key for i in sorted(both) if sides and any(sides[i])]:
+            yield f"{name} ({table[name].role}) is multiplied with another result in {_places(where)}"
+
+
+def _sides(trial: Trial, *names: str) -> list[tuple[bool, bool]]:
+    """For each product of two results, whether the one and the other follow the scale."""
+    if not names:
+        return []
+    base, near, far = (run.pairs for run in (trial.base, *trial.grown(names)))
+    kinds = [[(pair.key, *(t.shape for t in pair.inputs)) for pair in run] for run in (base, near, far)]
+    if not kinds[0] == kinds[1] == kinds[2]:
+        return []
+
+    def grows(i: int, side: int) -> bool:
+        b, n, f = (run[i].inputs[side] for run in (base, near, far))
+        return bool(f.isfinite().all()) and _grows([b], [n], [f])
+
+    return [(grows(i, 0), grows(i, 1)) for i in range(len(base))]
 
 
 def _grow_together(trial: Trial, names: Collection[str]) -> bool:
@@ -222,7 +255,7 @@ def _grows(base: list[Tensor], near: list[Tensor], far: list[Tensor]) -> bool:
 
 
 def _moved(before: Tensor, after: Tensor) -> float:
-    open_ = before.isfinite() & (before.abs() < MASK)
+    open_ = before.isfinite() & (before.abs() < MASK) & (after != -torch.inf)  # other entries are masked now
     return _magnitude((after - before)[open_], torch.inf)
 
 
@@ -235,12 +268,13 @@ def _magnitude(tensor: Tensor, overflow: float = 0.0) -> float:
 
 def _powers(trial: Trial, *names: str) -> list[Key]:
     """Where factors of products follow the scale, but not in proportion: squares and the like."""
-    runs = base, near, far = trial.base, *trial.grown(names)
+    runs = base, once, twice = trial.base, *trial.grown(names)
     if any([(k, t.shape) for k, t in r.factors] != [(k, t.shape) for k, t in base.factors] for r in runs):
         return []
     found = []
-    for (key, b), (_, n), (_, f) in zip(base.factors, near.factors, far.factors, strict=True):
-        if _grows([b], [n], [f]) and _magnitude(f / LARGE - n / SMALL) > 0.5 * _magnitude(f / LARGE):
+    for (key, b), (_, n), (_, f) in zip(base.factors, once.factors, twice.factors, strict=True):
+        near, far = (n - b) / SMALL, (f - b) / LARGE
+        if _grows([b], [n], [f]) and _magnitude(far - near) > 0.5 * _magnitude(far):
             found.append(key)
     return found
 

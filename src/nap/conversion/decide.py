@@ -35,7 +35,7 @@ def decide(
     note_unreached(decision, flows)
     returned = set().union(*(flow.returned for flow in flows))
     for site, want in decision.wants.items():
-        if site in returned and (want.whole or not want.part):
+        if site in returned and (want.whole or not want.part) and not _is_one_feature(want):
             decision.refuse(
                 site,
                 f"its result {next(iter(want.reasons))} inside the network and is also returned as an output",
@@ -106,6 +106,10 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         subtract=biases[0] if partial and biases else None,
     )
     return None
+
+
+def _is_one_feature(want: Want) -> bool:
+    return want.use.output is not None and want.use.output.shape[want.use.axis :].numel() == 1
 
 
 def _own_parameters(model: nn.Module, module: nn.Module) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -64,6 +65,12 @@ class Decision:
         else:
             end = f"or accept it as it is with allow=[{name!r}]"
             self.problems.setdefault(name, Problem(name, reason, f"{way_out}, {end}"))
+
+    def note(self, names: Iterable[str], reason: str, *, first: bool = False) -> None:
+        """Notes of something that is left as it is why; `first`: unless another reason is known."""
+        for name in names:
+            if not (first and name in self.notes):
+                self.notes[name] = Note(name, reason)
 
     def leave_one_feature(self, name: str, reason: str) -> None:
         """A gate or an output of one feature stays as it is."""

@@ -89,7 +89,7 @@ def _subclass(decision: Decision, site: str, *plain: type[nn.Module]) -> bool:
 
 def _meeting(decision: Decision, flow: Flow, meeting: Meeting) -> None:
     attention = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
-    for carry in asked(decision, meeting):
+    for carry in asked(decision, flow, meeting):
         if _accepted_product(decision, flow, carry):
             continue
         if attention or carry.site not in decision.summed:
@@ -111,31 +111,32 @@ def _accepted_product(decision: Decision, flow: Flow, carry: Carry) -> bool:
     return all(decision.excluded(owner) for owner in sorted(owners))
 
 
-def asked(decision: Decision, meeting: Meeting) -> Iterator[Carry]:
+def asked(decision: Decision, flow: Flow, meeting: Meeting) -> Iterator[Carry]:
     """The results that a meeting asks to be normalised; why others need not be is noted."""
     attention = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
     for carry in sorted(meeting.carry, key=lambda c: (*c.key, c.product or ())):
         if decision.excluded(carry.site):
             continue
+        names = flow.uses[carry.key].names(carry.site)
         if not meeting.hidden:
-            decision.notes.setdefault(
-                carry.site, Note(carry.site, f"{meeting.operation} after it is the model's output")
-            )
+            decision.note(names, f"{meeting.operation} after it is the model's output", first=True)
         elif carry.batch_norm and decision.options.batch_norm == "keep":
-            decision.notes[carry.site] = Note(carry.site, "normalised by its BatchNorm (batch_norm='keep')")
+            decision.note(names, "normalised by its BatchNorm (batch_norm='keep')")
         elif attention and carry.product is None:
-            decision.notes[carry.site] = Note(
-                carry.site,
-                f"a {meeting.operation} over its own output (a router, a mixer or a pooling), not over q·k",
-            )
+            why = f"a {meeting.operation} over its own output (a router, a mixer or a pooling), not over q·k"
+            decision.note(names, why)
         elif attention and not decision.options.qk_norm:
-            decision.notes[carry.site] = Note(carry.site, "queries and keys stay as they are (qk_norm=False)")
+            decision.note(names, "queries and keys stay as they are (qk_norm=False)")
         else:
             yield carry
 
 
 def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> None:
     use = flow.uses[carry.key]
+    if use.single:
+        for name in use.names(carry.site):
+            decision.leave_one_feature(name, f"enters {meeting.operation}")
+        return
     if carry in meeting.faults:
         decision.refuse(
             carry.site or min(use.sources),

@@ -185,7 +185,7 @@ def _plan(
     order = {name: i for i, (name, _) in enumerate(twin.named_modules())}
     placed = sorted([*placements.values(), *gain_placements], key=lambda p: order[p.module])
     weights = roles(twin, flows)
-    left_alone = complete({**decision.notes, **notes}, placed, weights)
+    left_alone = complete({**decision.notes, **notes}, placed, weights, flows)
     return Plan(tuple(placed), left_alone, tuple(problems.values()), weights, options)
 
 

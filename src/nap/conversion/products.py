@@ -29,6 +29,9 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
         return decision.refuse(name, why, "make the layer a module of its own and call it")
     if not any(has_direction(model.get_parameter(source)) for source in sources):
         return decision.refuse(name, "it is all zeros, so it has no direction to keep", "initialise it")
+    if use.output.is_complex():
+        reason = f"its product {next(iter(want.reasons))} with complex numbers, which norms do not take"
+        return decision.refuse(name, reason, "compute with real and imaginary parts side by side")
     width = use.output.shape[use.axis]
     try:
         periods, parts = parts_of(want, width)

@@ -12,6 +12,7 @@ from nap.norms.gain import Gain
 from nap.norms.members import MemberNorm
 from nap.norms.norm import CHILD, SOURCES, FusedNorm
 from nap.norms.products import product_norms, replaced_biases
+from nap.tracing.curves import STAYS
 from nap.tracing.homogeneity import NEAR
 from nap.tracing.noise import KEY
 from nap.tracing.operations import Kind
@@ -77,7 +78,8 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
     sites = sorted({site for site, _, _ in keys})
     alone = any(use.sources == {name} for use in flow.uses.values())
     if not (sites or name in flow.tables) or (parameter.ndim < 2 and not alone):
-        if name not in flow.warped and (name in flow.dotted or _is_table_of_factors(flow, name, parameter)):
+        factor = name in flow.dotted | flow.compared or _is_table_of_factors(flow, name, parameter)
+        if factor and name not in flow.warped:
             return _factor(flow, name)
         return Weight(name, Role.BIAS, "" if parameter.ndim < 2 else "added or multiplied elementwise")
     shape = Weight(
@@ -93,7 +95,11 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
     met = [m for m in flow.meetings if any(c.key in keys for c in m.carry)]
     norms = _norms_on(model, name, sites)
     whole = any(is_opaque(model.get_submodule(site)) for site in sites)  # its norms are inside
+    remark = next((flow.remarks[key] for key in (*sites, name) if key in flow.remarks), "")
+    chosen = replace(shape, role=Role.UNNORMALISED, reason=f"as it is: {remark.removesuffix(STAYS)}")
     if degree is None and not (sinks or norms or whole or name in flow.tables):
+        if remark:
+            return chosen
         return replace(shape, role=Role.OUTPUT, reason="nothing that the example returns depends on it")
     if degree is None and (not met or norms or "norm" in sinks):
         return replace(shape, role=Role.SCALE_INVARIANT, reason="a norm cancels its scale")
@@ -119,6 +125,8 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         return replace(shape, role=Role.OUTPUT, reason=f"reaches the output through {where}")
     if flow.unseen and not any(norms) and not sinks & {"norm", "linear"}:
         return replace(shape, role=Role.UNNORMALISED, reason="reaches a function that was not seen")
+    if remark and "norm" not in sinks and not any(norms):
+        return chosen
     return replace(shape, reason="normalised together with other terms of a sum")
 
 
@@ -135,7 +143,8 @@ def _factor(flow: Flow, name: str) -> Weight:
         return Weight(name, Role.NORMALISED, "a norm cancels its scale, up to that norm's eps")
     if degree == 1.0:
         return Weight(name, Role.OUTPUT, "multiplies features on their way to the output")
-    return Weight(name, Role.UNNORMALISED, "multiplies features, and no norm cancels its scale")
+    how = "is compared with" if name in flow.compared else "multiplies"
+    return Weight(name, Role.UNNORMALISED, f"{how} features, and no norm cancels its scale")
 
 
 def _ends_branch(flow: Flow, model: nn.Module, name: str, sites: Sequence[str]) -> bool:

@@ -82,7 +82,7 @@ def _results(decision: Decision, flows: Sequence[Flow]) -> Iterator[tuple[Flow, 
     for flow in flows:
         for meeting in flow.meetings:
             if meeting.kind not in (Kind.SOFTMAX, Kind.ATTENTION):
-                for carry in sorted(asked(decision, meeting), key=lambda c: c.call):
+                for carry in sorted(asked(decision, flow, meeting), key=lambda c: c.call):
                     yield flow, meeting, carry
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -9,7 +10,15 @@ from torch import Tensor
 
 from nap.tracing import homogeneity
 from nap.tracing.call import Call, Outcome
-from nap.tracing.curves import STAYS, compared, curved, of_shared_weights, remark, remark_choice
+from nap.tracing.curves import (
+    STAYS,
+    compared,
+    curved,
+    of_shared_weights,
+    remark,
+    remark_choice,
+    with_another,
+)
 from nap.tracing.homogeneity import MIXED, NEAR
 from nap.tracing.meetings import masked
 from nap.tracing.noise import multiplied, paired
@@ -17,6 +26,8 @@ from nap.tracing.operations import EPSILON, POWERS, Kind
 from nap.tracing.scale import normalised_by_hand, scaled_operands
 from nap.tracing.values import CONSTANT, NO_CARRY, Value, merge
 
+REDUCTIONS = ("scatter_reduce", "index_reduce", "segment_reduce")
+_DISTANCES = ("cdist", "pairwise_distance", "dist")
 _STATISTICS = ("mean", "sum", "amax", "max")
 _CASTS = frozenset("float double half bfloat16 to type type_as clone contiguous detach alias".split())  # noqa: SIM905
 _MASKING = ("where", "masked_fill", "setitem", "index_put", "masked_scatter")
@@ -46,6 +57,7 @@ def follow_sum(call: Call) -> Outcome:
     if call.name == "grid_sample":
         remark(call.rec, operands[1].carry, f"its result says where grid_sample looks{STAYS}")
         operands = [operands[0], replace(operands[1], carry=NO_CARRY)]
+    remark_choice(call.rec, *(v for v in operands if v.index and not v.carry))
     value = merge(operands[:1] if call.name in SHAPED_LIKE else operands)
     if call.name in ("sum", "mean"):
         _note_dot_products(call)
@@ -56,13 +68,20 @@ def follow_sum(call: Call) -> Outcome:
         start, end, weight = (v.degrees for v in operands)
         moved = [homogeneity.of_product([part, weight]) for part in (start, end)]
         value = replace(value, degrees=homogeneity.of_sum([start, *moved]))
-        value = _by_itself(call, value)
+        value = _by_itself(call, value if operands[2].index else _interpolated(value, operands))
     if call.name in _MASKING:
         value = masked(call, value, call.tensors[-1 if call.name == "where" else 0])
         value = _by_own_choice(call, value)
     if call.name in _TO_FREQUENCIES or call.name in _FROM_FREQUENCIES:
         value = replace(value, fourier=call.name in _TO_FREQUENCIES)
     return value
+
+
+def _interpolated(value: Value, operands: Sequence[Value]) -> Value:
+    """start + weight·(end − start), where the weight is made of data: a product in one call."""
+    if not operands[2].data or not any(v.carry for v in operands[:2]):
+        return value
+    return replace(value, carry=frozenset(replace(c, times=not c.batch_norm or c.times) for c in value.carry))
 
 
 def _note_dot_products(call: Call) -> None:
@@ -80,7 +99,8 @@ def follow_choice(call: Call) -> Outcome:
     """The largest, the median, the sorted: c·x gives c times as much, yet it is no linear map."""
     value = merge(scaled_operands(call) if call.name in _STATISTICS else call.operands)
     pool = call.name.removeprefix("adaptive_").startswith("max_pool")
-    chosen = curved(call, value, call.tensors[:1], kind=Kind.HOMOGENEOUS, bent=not pool)
+    given = call.tensors if call.name in REDUCTIONS else call.tensors[:1]
+    chosen = curved(call, value, given, kind=Kind.HOMOGENEOUS, bent=not pool)
     chosen = chosen.relabel(sliced=True) if call.name == "topk" else chosen
     picks = _picks(value)
     return lambda _, result: chosen if result.is_floating_point() else picks
@@ -159,6 +179,7 @@ def follow_product(call: Call) -> Value:
         value = replace(value, degrees={**value.degrees, **paired(call, value)})
     remark_choice(call.rec, *(v for v in operands if v.picked and not v.carry))
     value = _by_own_choice(call, masked(call, value, call.tensors[0]))
+    value = with_another(value, operands[call.name == "addcmul" :])
     if sum(v.fourier and bool(v.carry) for v in operands) > 1:
         return curved(call, value, call.tensors, name="a product in Fourier space")
     return _by_itself(call, value)
@@ -171,6 +192,7 @@ def follow_quotient(call: Call) -> Value:
     if not operands:  # torch.div of two numbers
         return value
     if call.name == "cosine_similarity":
+        call.rec.flow.compared |= {n for v in operands if not v.data for n in v.sources}
         call.rec.normalised(value)
         return replace(value, carry=NO_CARRY, degrees=homogeneity.of_norm(value.degrees))
     if call.name == "addcdiv":
@@ -187,8 +209,9 @@ def follow_quotient(call: Call) -> Value:
 
 def follow_power(call: Call) -> Outcome:
     value = curved(call, merge(scaled_operands(call)), call.tensors)
-    if call.name == "cdist" and value.data:
+    if call.name in _DISTANCES and value.data:
         for name in {n for v in call.operands for n in v.sources} & call.rec.matrices:
+            call.rec.flow.compared.add(name)
             call.rec.flow.remarks.setdefault(name, f"distances to it are taken{STAYS}")
     exponent = POWERS.get(call.name, 1.0)
     if call.name in ("pow", "float_power"):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _ADDEND_FIRST = ("addmm", "addmv", "addbmm", "baddbmm", "addr")
 _GROUPS = 6  # which argument of a transposed convolution they are
+_OUTER = ("outer", "ger", "addr", "kron")
 _ADDEND_LAST = {"linear": 2, "bilinear": 3, "conv_tbc": 2}
 
 
@@ -89,16 +90,18 @@ def _laid_out(
         return Use(sources, name, -1 - spatial, spatial)
     if name in ("linear", "bilinear"):
         _note_axis(rec, sources, factors[-1], 0)
-        return Use(sources, name)
+        return Use(sources, name, single=factors[-1].ndim == 1)
     where = next(i for i, v in enumerate(values) if not v.data and v.sources)
     weight = factors[where]
     members: Sequence[int] = ()
     if name == "einsum":
-        axis, members, out_axis = _einsum_axes(args[0], where, [f.ndim for f in factors])
-        stacked = len(members)
+        found, members, out_axis = _einsum_axes(args[0], where, [f.ndim for f in factors])
+        stacked, single = len(members), found is None
+        axis = -1 if found is None else found
     else:
-        axis, stacked = (-1, max(0, weight.ndim - 2)) if where else (-2, max(0, weight.ndim - 2))
-        out_axis = weight.ndim - (1 if where else 2)
+        axis = -1 if where or factors[-1].ndim == 1 else -2
+        stacked, single = max(0, weight.ndim - 2), _is_single(name, args, weight)
+        out_axis = max(0, weight.ndim - (1 if where else 2))
     if _transposed(weight):
         last = weight.ndim - 1
         out_axis = {last: last - 1, last - 1: last}.get(out_axis, out_axis)
@@ -112,7 +115,15 @@ def _laid_out(
         len(whole) == 1 and (weight is whole[0] or weight._base is whole[0]) and stacked <= whole[0].ndim - 2
     )
     same = listed and weight.shape[:stacked] == whole[0].shape[:stacked]
-    return Use(sources, name, axis, members=tuple(members) if same else ())
+    return Use(sources, name, axis, members=tuple(members) if same else (), single=single)
+
+
+def _is_single(name: str, args: Sequence[Any], weight: Tensor) -> bool:
+    """Whether a product sums over all axes of its weight."""
+    if name == "tensordot":
+        dims = args[2] if len(args) > 2 else 2
+        return weight.ndim == (dims if isinstance(dims, int) else len(dims[0]))
+    return weight.ndim == 1 and name not in _OUTER
 
 
 def _note_axis(rec: Recorder, sources: frozenset[str], weight: Tensor, axis: int) -> None:
@@ -149,21 +160,26 @@ def contracted_axes(name: str, args: Sequence[Any], factors: Sequence[Tensor]) -
     return -1, -1 if factors[1].ndim == 1 else -2
 
 
-def _einsum_axes(equation: str, where: int, dims: Sequence[int]) -> tuple[int, list[int], int]:
+def _einsum_axes(equation: str, where: int, dims: Sequence[int]) -> tuple[int | None, list[int], int]:
     """(feature axis of the output, its axes that list members, output axis of the weight).
 
-    Leading axes of the weight that the output has, too, list independent weights.
+    Leading axes of the weight that the output has, too, list independent weights. Where no axis is the
+    weight's own, the last one that the output shares with it lists features, as in a depthwise product;
+    None: there is none.
     """
     inputs, out = _letters(equation, dims)
     weight = inputs[where]
     others = "".join(letters for i, letters in enumerate(inputs) if i != where)
-    own = [c for c in weight if c in out and c not in others]
-    last = max(own, key=out.index) if own else ""
+    shared = [c for c in weight if c in out]
+    own = [c for c in shared if c not in others]
+    if not shared:
+        return None, [], 0
+    last = max(own or shared, key=out.index)
     stacked = 0
-    while stacked < len(weight) and weight[stacked] in out and weight[stacked] != last:
+    while own and stacked < len(weight) and weight[stacked] in out and weight[stacked] != last:
         stacked += 1
     members = [out.index(c) - len(out) for c in weight[:stacked]]
-    return (out.index(last) - len(out), members, weight.index(last)) if own else (-1, members, 0)
+    return out.index(last) - len(out), members, weight.index(last)
 
 
 def _letters(equation: str, dims: Sequence[int]) -> tuple[list[str], str]:

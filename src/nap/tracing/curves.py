@@ -61,6 +61,23 @@ def of_shared_weights(rec: Recorder, values: Sequence[Value]) -> set[tuple[str, 
     return {key for key in found if rec.flow.uses[key].sources & shared} or found
 
 
+def with_another(value: Value, factors: Sequence[Value]) -> Value:
+    """The product of `factors`, noted on what it carries if two of them carry results as they are."""
+    open_ = [frozenset(c.key for c in v.carry if not c.batch_norm) for v in factors]
+    if sum(map(bool, open_)) < 2:
+        return value
+    keys = frozenset().union(*open_)
+    return replace(
+        value, carry=frozenset(replace(c, times=True) if c.key in keys else c for c in value.carry)
+    )
+
+
+def note_products(rec: Recorder, carry: frozenset[Carry]) -> None:
+    """A layer or a norm is given products of results: no linear map of all their weights together."""
+    for c in sorted((c for c in carry if c.times), key=lambda c: c.key):
+        rec.flow.multiplied.update(dict.fromkeys(rec.flow.uses[c.key].names(c.site)))
+
+
 def compared(call: Call, value: Value) -> frozenset[Carry]:
     """What a mask, or a number that was rounded, says something about."""
     return _noted(call, value.carry, call.tensors[:1], None, call.name, Kind.ACTIVATION, bent=True)
@@ -109,7 +126,8 @@ def remark(rec: Recorder, carry: frozenset[Carry], text: str) -> None:
     """Something that the plan is to say of layers whose results are left as they are."""
     for c in carry:
         if c.product is None:
-            rec.flow.remarks.setdefault(c.site or min(rec.flow.uses[c.key].sources), text)
+            for name in rec.flow.uses[c.key].names(c.site):
+                rec.flow.remarks.setdefault(name, text)
 
 
 def note_escape(rec: Recorder, name: str, values: Collection[Value]) -> None:

@@ -79,13 +79,15 @@ def kind_of(call: Call) -> Kind | None:
         low, high = call.argument(1, "min"), call.argument(2, "max")
         if high is None and isinstance(low, Real):
             guard = 0 < float(low) <= EPSILON
-            return Kind.HOMOGENEOUS if low == 0 else Kind.SUM if guard else Kind.SQUASH
+            if low == 0 or (guard and not all(c.bent for v in call.operands for c in v.carry)):
+                return Kind.HOMOGENEOUS
+            return Kind.SUM if guard else Kind.SQUASH
     if call.name in ("max", "min", "maximum", "minimum"):
         other = call.argument(1, "other")
         if isinstance(other, Tensor):
             guard = other.numel() == 1 and not other.requires_grad and abs(float(other)) > 1e3
             return Kind.SUM if guard else Kind.SQUASH
-    if call.name in ("scatter_reduce", "index_reduce", "segment_reduce"):
+    if call.name in arithmetic.REDUCTIONS:
         return Kind.CHOICE if _chooses(call) else Kind.SUM
     if call.name == "threshold" and (call.argument(1, "threshold"), call.argument(2, "value")) != (0, 0):
         return Kind.ACTIVATION  # at zero it is a ReLU

@@ -9,7 +9,7 @@ import torch
 from nap.tracing import homogeneity
 from nap.tracing.call import Call
 from nap.tracing.contraction import contracted_axes, open_product, split_operands
-from nap.tracing.curves import remark_choice
+from nap.tracing.curves import STAYS, remark, remark_choice, with_another
 from nap.tracing.feeding import fed, layer_use, made_of_weights, meet_squares, with_itself
 from nap.tracing.homogeneity import MIXED
 from nap.tracing.meetings import meet_curves
@@ -17,6 +17,8 @@ from nap.tracing.operations import EPSILON
 from nap.tracing.record import Use
 from nap.tracing.scale import without_scales
 from nap.tracing.values import NO_CARRY, Value, merge, sum_degrees
+
+NO_NAMES: frozenset[str] = frozenset()
 
 
 def follow_contract(call: Call) -> Value:
@@ -39,12 +41,14 @@ def follow_contract(call: Call) -> Value:
         carry = rec.parametric(layer_use(call, factors, values, added), data)
         carry = carry.union(*(v.carry for v in added))
         degrees = without_scales(degrees)
-        return replace(out, carry=carry, degrees=degrees, affine=frozenset(), probability=False)
+        return replace(
+            out, carry=carry, degrees=degrees, affine=frozenset(), probability=False, beside=NO_NAMES
+        )
     if len(data) == len(factors) == 2 and not any(v.probability for v in data):
         axes = contracted_axes(call.name, call.args, factors)
         opened = replace(out, carry=open_product(rec, values, factors, axes), probability=False)
-        return with_itself(call, opened, values, factors)
-    return with_itself(call, replace(out, probability=False), values, factors)
+        return with_itself(call, with_another(opened, data), values, factors)
+    return with_itself(call, with_another(replace(out, probability=False), data), values, factors)
 
 
 def follow_lookup(call: Call) -> Value:
@@ -57,7 +61,12 @@ def follow_lookup(call: Call) -> Value:
         return replace(table, index=False, carry=carry)
     rec.flow.chosen |= table.sources
     carry = rec.parametric(Use(table.sources, call.name), [index])
-    return Value(data=True, carry=carry, degrees=sum_degrees([table, index]), pending=index.pending)
+    if call.argument(6, "mode") == "max":
+        remark(rec, carry, f"of the rows that are looked up the largest entries are taken{STAYS}")
+    degrees = sum_degrees([table, index])
+    if isinstance(call.argument(3, "max_norm"), float):  # longer rows are cut to it first
+        degrees = {**degrees, **dict.fromkeys(table.sources, MIXED)}
+    return Value(data=True, carry=carry, degrees=degrees, pending=index.pending)
 
 
 def follow_norm(call: Call) -> Value:
@@ -66,7 +75,7 @@ def follow_norm(call: Call) -> Value:
     call.rec.normalised(value)
     exact = value.degrees if _eps(call) == 0 else ()
     degrees = homogeneity.of_norm(value.degrees, exact)
-    return _with_affine(call, replace(value, carry=NO_CARRY, degrees=degrees))
+    return _with_affine(call, replace(value, carry=NO_CARRY, degrees=degrees, beside=NO_NAMES))
 
 
 def _not_merely_pooled(call: Call, value: Value) -> Value:
@@ -85,7 +94,8 @@ def follow_batch_norm(call: Call) -> Value:
     fresh = (c if c.batch_norm else replace(c, batch_norm=True, entry=site) for c in value.carry)
     value = replace(value, carry=frozenset(fresh))
     call.rec.normalised(value)
-    return _with_affine(call, replace(value, degrees=homogeneity.of_norm(value.degrees)))
+    degrees = homogeneity.of_norm(value.degrees)
+    return _with_affine(call, replace(value, degrees=degrees, beside=NO_NAMES))
 
 
 def _with_affine(call: Call, value: Value) -> Value:

@@ -12,7 +12,7 @@ from torch import Tensor
 from nap.tracing import homogeneity
 from nap.tracing.call import Call, Follow
 from nap.tracing.contraction import open_product
-from nap.tracing.curves import Place, curves_of, place_of
+from nap.tracing.curves import STAYS, Place, curves_of, place_of
 from nap.tracing.layout import LayoutError, head_groups, pulled_back, reached_features
 from nap.tracing.operations import Kind
 from nap.tracing.record import Meeting
@@ -57,6 +57,7 @@ def follow_attention(call: Call) -> Value:
     query, key, value = (call.argument(i, name) for i, name in enumerate(("query", "key", "value")))
     mask, scale = call.argument(3, "attn_mask"), call.kwargs.get("scale")
     q, k, v = (rec.value(t) for t in (query, key, value))
+    rec.flow.compared |= {n for operand in (q, k, v) if not operand.data for n in operand.sources}
     bias = [rec.value(mask)] if isinstance(mask, Tensor) else []
     carry = open_product(rec, (q, k), (query, key), (-1, -1)).union(*(b.carry for b in bias))
     rec.open_product = None  # the product itself is never seen
@@ -110,6 +111,8 @@ def meet(
         if kind is not Kind.HOMOGENEOUS:
             rec.flow.curved.add(norm)
     softmax = kind in (Kind.SOFTMAX, Kind.ATTENTION)
+    for parameter in value.beside & rec.matrices if softmax else ():
+        rec.flow.remarks.setdefault(parameter, f"it enters {name} beside results of layers{STAYS}")
     carried = frozenset(c for c in value.carry if softmax or not c.mixed)
     if not carried:
         return value.pending

@@ -31,6 +31,7 @@ class Use:
     operation: str
     axis: int = -1  # of output features
     spatial: int = 0  # space axes of a convolution
+    single: bool = False  # one number for each input, with no axis of features
     part: tuple[int, ...] = ()  # of its one weight: where it begins, its sizes and strides; empty: all of it
     members: tuple[int, ...] = ()  # of a stack of layers: axes that list them, counted from the end
     output: Tensor | None = None  # what the site returned
@@ -41,6 +42,11 @@ class Use:
     joined: frozenset[tuple[str, int, int]] = (
         frozenset()
     )  # results that entered it linearly, with no norm between
+
+    def names(self, site: str) -> list[str]:
+        """What notes call it: its module where that is nothing but the layer, else its weights."""
+        weights = sorted(self.sources)
+        return [site] if site and weights in ([], [f"{site}.weight"]) else weights
 
     @property
     def made(self) -> Tensor | None:
@@ -80,6 +86,9 @@ class Flow:
 
     meetings: list[Meeting] = field(default_factory=list)
     uses: dict[tuple[str, int, int], Use] = field(default_factory=dict)
+    lineage: dict[tuple[str, int, int], frozenset[str]] = field(
+        default_factory=dict
+    )  # result → weights that it is linear in
     calls: Counter[str] = field(default_factory=Counter)  # module → how often it was called
     given: dict[str, torch.Size] = field(default_factory=dict)  # module → shape of its first argument
     sinks: dict[tuple[str, int, int], set[str]] = field(
@@ -96,6 +105,9 @@ class Flow:
     affine: dict[str, tuple[str, ...]] = field(default_factory=dict)  # norm → its parameters
     added: set[str] = field(default_factory=set)  # parameters that are added to data
     scaled: set[str] = field(default_factory=set)  # parameters that multiply data elementwise
+    compared: set[str] = field(
+        default_factory=set
+    )  # matrices that are a query, or that distances are taken to
     dotted: set[str] = field(default_factory=set)  # of these, the ones whose entries are then summed over
     warped: set[str] = field(default_factory=set)  # parameters that enter an activation themselves
     tables: set[str] = field(default_factory=set)  # parameters that rows are looked up in
@@ -113,6 +125,9 @@ class Flow:
     lost: dict[str, str] = field(default_factory=dict)  # site → unknown operation that its result entered
     recurrent: list[str] = field(default_factory=list)
     attention: list[str] = field(default_factory=list)  # nn.MultiheadAttention modules
+    multiplied: dict[str, None] = field(
+        default_factory=dict
+    )  # module or weight whose result is, with another
     closed: dict[str, str] = field(default_factory=dict)  # weights inside what the caller calls an activation
     remarks: dict[str, str] = field(default_factory=dict)  # module or weight → what is done with its result
     told: set[str] = field(default_factory=set)  # parts that the caller told about and that were met

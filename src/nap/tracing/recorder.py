@@ -22,7 +22,7 @@ from nap.norms.norm import CHILD, FusedNorm
 from nap.norms.products import norm_on_product
 from nap.tracing import before_batch_norm, effects, homogeneity, scripted, special, told
 from nap.tracing.call import Call
-from nap.tracing.curves import ESCAPES, Place, note_escape
+from nap.tracing.curves import ESCAPES, Place, note_escape, note_products
 from nap.tracing.homogeneity import MIXED, NONE
 from nap.tracing.meetings import meet_curves
 from nap.tracing.operations import Kind, operation_name
@@ -66,7 +66,7 @@ class Recorder(TorchFunctionMode):
         self.matrices = {n for n, p in model.named_parameters() if sum(size > 1 for size in p.shape) > 1}
         self.values: dict[int, Value] = {}
         self.streams = Streams()
-        self.lineage: dict[tuple[str, int, int], frozenset[str]] = {}  # result → weights it is linear in
+        self.lineage = self.flow.lineage
         self.alive: list[Tensor] = []  # ids stay unique only while their tensors live
         self.frames: list[Frame] = []
         self.ancestors: dict[int, frozenset[int]] = {}
@@ -184,7 +184,7 @@ class Recorder(TorchFunctionMode):
             "sum",
             inner[0].axis,
             inner[0].spatial,
-            inner[0].members,
+            members=inner[0].members,
         )
         self.lineage[united.key] = frozenset().union(*(self.lineage[c.key] for c in value.carry))
         self.streams.united(united, value.carry, output)
@@ -204,6 +204,8 @@ class Recorder(TorchFunctionMode):
         tensors = list(tensors_in((args, kwargs)))
         if self.muted:
             return self.run(func, name, args, kwargs, tensors)
+        if torch._C._functorch.maybe_current_level() is not None:  # not of vmap, which is a loop here
+            raise RuntimeError(f"a transform of torch.func takes derivatives in {self.site or 'the model'}")
         operands = [self.value(t) for t in tensors]
         self.flow.seen.update(name for v in operands if not v.data for name in v.sources)
         self.cut, self.made = False, None
@@ -319,6 +321,7 @@ class Recorder(TorchFunctionMode):
         self.made = use
         for value in operands:
             meet_curves(self, value)
+            note_products(self, value.carry)
             self.sink(value.carry, "linear")
             for pending in value.pending:
                 self.flow.meetings[pending].hidden = True
@@ -356,6 +359,7 @@ class Recorder(TorchFunctionMode):
     def normalised(self, value: Value) -> None:
         """A norm ran on this value."""
         self.nonlinear += 1
+        note_products(self, value.carry)
         self.sink(value.carry, "norm")
 
     def sink(self, carry: Iterable[Carry], sink: str) -> None:

@@ -131,6 +131,8 @@ class ShapeRecorder(Recorder):
             out = tree_map(_with_a_past, function(*look(args), **look(kwargs)))
         elif self._makes_up(name, tensors):
             out, guessed = self._made_up(function, name, args, kwargs, tensors), True
+        elif self._is_chosen(name, args, tensors):
+            out = self._of_weights(function, name, args, kwargs)
         elif any(self._followed(t) for t in tensors if not t.is_meta):
             known = self._stand_ins.known((args, kwargs))
             if not known and KINDS.get(name) is Kind.CONTRACT and not self.muted:
@@ -144,6 +146,13 @@ class ShapeRecorder(Recorder):
         if guessed and args and name in ("setitem", "copy"):
             self._guess(args[0])
         return out
+
+    def _is_chosen(self, name: str, args: Any, tensors: Sequence[Tensor]) -> bool:
+        """Whether some of a stack of weights are taken, by indices that may come from data: experts."""
+        stack, *indices = tensors
+        chosen = name in _VIEWS and args[0] is stack and stack.is_meta and stack.ndim > 2
+        whole = all(t.dtype in (torch.int64, torch.int32) for t in indices)
+        return chosen and whole and self._stand_ins.known(args)
 
     def _of_weights(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
         """What is made of weights alone stays without values; parts and views of them are known."""

@@ -32,6 +32,7 @@ class Carry:
     moved: str | None = None  # what first changed its layout or made no sum of it; "" if of several tensors
     slot: str | None = None  # the last nn.Identity it went through: a place for a norm
     mixed: bool = False  # a linear layer has acted on the product since, as talking heads do
+    times: bool = False  # it was multiplied with another such result
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -59,6 +60,7 @@ class Value:
     zero: bool = False  # all zeros: neutral in a sum
     raw: bool = False  # a parameter, perhaps moved, added or normalised, but not multiplied
     index: bool = False  # not floating point
+    beside: frozenset[str] = frozenset()  # parameters that were added to it or listed with it, as they are
     gains: frozenset[str] = frozenset()  # parameters that it was just multiplied by, entry by entry
     noised: frozenset[str] = frozenset()  # weights that were multiplied by what no weight has made
 
@@ -89,6 +91,9 @@ def merge(values: Iterable[Value]) -> Value:
         probability=bool(values) and all(v.probability for v in values if v.data) and data,
         zero=bool(values) and all(v.zero for v in values),
         raw=any(v.raw for v in values) and all(v.raw or not v.sources for v in values),
+        beside=none.union(*(v.beside if v.data else v.sources if v.raw else none for v in values))
+        if data
+        else none,
         noised=none.union(*(v.noised for v in values)),
     )
 
@@ -112,8 +117,9 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
         for item in tree:
             yield from tensors_in(item)
     elif hasattr(tree, "__dataclass_fields__"):
+        held = getattr(tree, "__dict__", None)  # a field may be unset, or refuse to be read
         for name in tree.__dataclass_fields__:
-            yield from tensors_in(getattr(tree, name, None))  # a field may be unset
+            yield from tensors_in(getattr(tree, name, None) if held is None else held.get(name))
 
 
 def held_tensors(tree: Any, *, deep: bool = False) -> Iterator[Tensor]:
