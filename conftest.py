@@ -1,11 +1,16 @@
-"""What to leave out where a library is missing: Triton comes with the CUDA builds of torch only."""
+"""What holds for all tests: no deadlines, signals as in a terminal, no modules whose library is missing."""
 
 import os
 import signal
 from importlib.util import find_spec
 
 import torch
+from hypothesis import HealthCheck, settings
 
+# A busy machine is no failure.
+settings.register_profile("nap", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("nap")
+# Triton comes with the CUDA builds of torch only.
 NEED_TRITON = [
     "src/nap/lab/loops/supervised/stacked/bn_affine_triton.py",
     "src/nap/lab/loops/supervised/stacked/conv_triton.py",

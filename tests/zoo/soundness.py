@@ -188,7 +188,7 @@ def _multiplied(
 ) -> Iterator[str]:
     """Weights that are not named, where two results that follow the scales of weights are multiplied."""
     loose = sorted(
-        n for n in known | set(open_) if table[n].role not in (Role.SCALE_INVARIANT, Role.NORMALISED)
+        n for n in {*known, *open_} if table[n].role not in (Role.SCALE_INVARIANT, Role.NORMALISED)
     )
     both = {i for i, sides in enumerate(_sides(trial, *loose)) if trial.base.pairs[i].hidden and all(sides)}
     told = [_sides(trial, name) for name in sorted(known)] if both else []

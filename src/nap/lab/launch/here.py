@@ -10,9 +10,9 @@ import torch
 
 from nap.lab.experiments.running import FAILED, pick_device, run_all
 from nap.lab.experiments.tasks import Task
-from nap.lab.launch.found import look
 from nap.lab.launch.jobs import Job
 from nap.lab.launch.options import TuneOptions
+from nap.lab.launch.run_state import read_state
 from nap.lab.runner.distributed import current_group
 from nap.lab.runner.folder import RunFolder
 from nap.lab.runner.signals import stop_requests
@@ -27,7 +27,7 @@ def here(title: str, todo: Sequence[Job], options: TuneOptions) -> int:
     with contextlib.ExitStack() as held, stop_requests(options.time_limit) as stop:
         held.callback(gc.unfreeze)
         tasks = [_opened(number, job, options, held) for number, job in enumerate(todo)]
-        begun = any(look(job.path).state == "finished" for job in todo)
+        begun = any(read_state(job.path).state == "finished" for job in todo)
         for some in [tasks] if begun else [tasks[:1], tasks[1:]]:
             code = run_all(some, title, device, options, current_group(), stop) if some else 0
             if code == FAILED and some is not tasks and some[0] is tasks[0]:
