@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_type_hints
 
 from nap.lab.files import expanded
 
@@ -50,8 +50,9 @@ def check_settings(config: Any) -> None:
         value = getattr(config, field.name)
         for number in value if isinstance(value, tuple) else [value]:
             _check_number(field.name, number)
+    hints = get_type_hints(type(config))
     for name in ("data", "text", "tokenizer", "eval_sets", "games", "tuned_on"):
-        if hasattr(config, name):
+        if hints.get(name) in (str, tuple[str, ...]):  # else the parser knows the choices
             _check_data(name, getattr(config, name))
 
 
@@ -92,12 +93,9 @@ def _check_number(name: str, number: Any) -> None:
 
 def _check_data(name: str, value: Any) -> None:
     """Refuse data that is neither in the catalogue nor a file on this machine."""
-    from nap.lab.datasets.catalog import (  # slow imports, which --help should not wait for
-        IMAGE_SETS,
-        find_images,
-    )
+    from nap.lab.datasets.catalog import find_images  # a slow import, which --help should not wait for
 
-    if name == "data" and value not in {data.name for data in IMAGE_SETS} and value != "imagenet":
+    if name == "data":
         try:
             find_images(value)
         except ValueError as error:

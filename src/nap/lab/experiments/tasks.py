@@ -96,7 +96,7 @@ def _check_seeds(path: Path, run: Run) -> None:
         if both := sorted(_seeds(numbered) & _seeds(found)):
             raise ValueError(
                 f"seed {both[0]} is in {other} already, and {run.name} would have it again; "
-                "change --together or --seeds to what they were, or give this its own --out"
+                "change --seeds-per-run or --seeds to what they were, or give this its own --out"
             )
 
 
