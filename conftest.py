@@ -24,6 +24,7 @@ NEED_TRITON = [
 NEED_MORE = {
     "torchrl": "src/nap/integrations/torchrl.py",
     "sb3_contrib": "src/nap/integrations/sb3_contrib.py",
+    "lm_eval": "src/nap/lab/loops/language/lm_eval_adapter.py",
 }
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
 collect_ignore += [file for library, file in NEED_MORE.items() if find_spec(library) is None]

@@ -34,6 +34,29 @@ def test_dqn_learns() -> None:
 
 
 @pytest.mark.slow
+def test_ppo_learns() -> None:
+    text = output("ppo.py", "--steps", "8000")
+    first, last = map(float, re.findall(r"first 20 episodes (\S+), last 20 episodes (\S+),", text)[0])
+    assert last > 2 * first
+
+
+@pytest.mark.slow
+def test_nanogpt_learns_with_nap_and_without() -> None:
+    for switch in ([], ["--without-nap"]):
+        text = output("nanogpt.py", "--updates", "40", *switch)
+        before, after = map(float, re.findall(r"held-out loss (\S+) → (\S+),", text)[0])
+        assert after < 0.75 * before
+
+
+def test_the_lines_of_nap_are_marked() -> None:
+    for name in ("ppo.py", "nanogpt.py"):
+        lines = (EXAMPLES / name).read_text("utf-8").splitlines()
+        calls = [line for line in lines if re.search(r"\b(nap\.[A-Zn]|projector\.)\w+\(", line)]
+        assert calls
+        assert all("# NaP" in line for line in calls), calls
+
+
+@pytest.mark.slow
 def test_lightning_classifier_learns_both_tasks() -> None:
     text = output("lightning_classifier.py", "--epochs", "4")
     assert [float(accuracy) > 0.8 for accuracy in re.findall(r"accuracy (\S+),", text)] == [True, True]
