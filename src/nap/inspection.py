@@ -233,7 +233,7 @@ def settings_for(plan: Plan, projection: ProjectionPlan) -> tuple[str, ...]:
             "give an example that uses it, or leave it out with Projector(model, exclude=[...])"
         )
     said.append(
-        "weight decay: none on projected weights, where it does nothing but work; "
+        "weight decay: none on projected weights, whose norms it cannot lower; "
         "torch.optim.AdamW(projector.param_groups(weight_decay=...)) keeps it to the others"
     )
     said.append(

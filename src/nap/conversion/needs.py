@@ -146,7 +146,10 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
         return
     first_bent_by = carry.curve[0] if carry.curve else meeting.operation  # of |x| and x² any x will do
     if {meeting.operation, first_bent_by} <= _OF_POSITIVES:
-        reason = f"its product enters {meeting.operation}, which takes no negative numbers, as a norm gives"
+        reason = (
+            f"its product enters {meeting.operation}, which does not accept negative numbers, and a norm "
+            "produces them"
+        )
         decision.refuse(min(use.sources, default=carry.site), reason, "normalise it by hand")
         return
     early = carry.call in meeting.active or carry in meeting.early

@@ -54,7 +54,8 @@ def followed(optimizer: Any) -> list[Any]:
     if hasattr(optimizer, "optimizer"):
         return followed(optimizer.optimizer)
     raise ValueError(
-        f"{type(optimizer).__name__} is no torch.optim.Optimizer and has none as .optimizer or .optimizers; "
+        f"{type(optimizer).__name__} is not a torch.optim.Optimizer and does not wrap one in .optimizer or "
+        ".optimizers; "
         "call projector.project_() after each update instead"
     )
 

@@ -178,7 +178,7 @@ def test_a_stop_in_the_last_unit_of_a_run_keeps_the_next_from_beginning(
     assert main(words) == 75
     said = capsys.readouterr().out
     assert "first: finished" in said
-    assert "second: not begun, because of SIGTERM; the same command goes on there" in said
+    assert "second: not started (SIGTERM); the same command continues there" in said
     assert not Path("results/tiny-demo/second/rows.jsonl").exists()
     assert main(words) == 0
     assert rows.read("results").unique("run") == ["first", "second"]

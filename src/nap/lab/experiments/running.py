@@ -173,7 +173,7 @@ def run_all(
         for task in tasks:
             if stop.signal is not None:
                 again = same_command(options)
-                show.say(f"{task.label}: not begun, because of {stop.signal}; {again} goes on there")
+                show.say(f"{task.label}: not started ({stop.signal}); {again} continues there")
                 return STOPPED
             try:
                 finished = _run_one(task, device, options, show, group, stop)
