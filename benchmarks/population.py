@@ -23,8 +23,7 @@ from torch.nn import functional as F
 
 import nap
 from nap.lab.loops.population.arms import NAP
-from nap.lab.loops.population.build import network_factory
-from nap.lab.loops.population.continual import skeleton_of
+from nap.lab.loops.population.continual import network_factory, skeleton_of
 from nap.lab.loops.population.learner import Learner, Recipe
 from nap.lab.loops.population.projection import PopulationProjector
 from nap.lab.loops.population.settings import Continual

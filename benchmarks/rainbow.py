@@ -24,8 +24,7 @@ import torch
 
 from nap.lab.loops.rainbow.games import make
 from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun
-from nap.lab.loops.rainbow.variants import FOUR, Variant
+from nap.lab.loops.rainbow.settings import FOUR, AgentConfig, AgentRun, Variant
 
 VARIANTS = {variant.name: variant for variant in FOUR}
 

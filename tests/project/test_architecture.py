@@ -39,7 +39,7 @@ PARTS = {  # module of an experiment's package → rooms of the lab that it may 
     "claims": {*WITHOUT_TORCH, "claims"},
     "figure": {*WITHOUT_TORCH, "claims", "report"},
 }
-SETTINGS = {"settings", "arms", "variants", "games", "atari", "viewing"}  # of a loop: values, without torch
+SETTINGS = {"settings", "arms", "games", "atari"}  # of a loop: values, without torch
 VALUES = {"nap.validation", "nap.lab.models.presets"}
 LOOPS = {  # training loop → the others that it may reach: what they share, and nothing else
     "common": set(),

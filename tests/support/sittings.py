@@ -22,13 +22,13 @@ from unittest import mock
 
 import torch
 
-from nap.lab.runner import RunFolder, Work, provenance
+from nap.lab.runner import RunFolder, Work, manifest
 from nap.lab.runner.signals import stop_requests
 from small_work import CONFIG, Training, run
 
 FORKSERVER = mp.get_context("forkserver")
 FORKSERVER.set_forkserver_preload([__name__])
-provenance.source()
+manifest.source()
 Training()  # the first optimizer makes torch import its compiler: a second, not in every process
 
 

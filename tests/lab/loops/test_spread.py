@@ -24,7 +24,7 @@ from nap.lab.loops.language.arms import NAP
 from nap.lab.loops.language.language_model_run import LanguageModelWork
 from nap.lab.loops.language.settings import LanguageModelConfig
 from nap.lab.runner import distributed
-from nap.lab.runner.content import checksum, tensors
+from nap.lab.runner.checkpoint import checksum, tensors
 from nap.lab.runner.distributed import ProcessGroup, ProcessLost
 from nap.lab.runner.work import NotFinite
 from tiny_reading import SMALL

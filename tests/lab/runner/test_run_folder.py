@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from nap.lab import rows
-from nap.lab.runner import FolderInUse, RunFolder, provenance
+from nap.lab.runner import FolderInUse, RunFolder
 from nap.lab.runner.folder import WHAT_A_RUN_WRITES
-from nap.lab.runner.provenance import Source
+from nap.lab.runner.manifest import Source, command, source, source_of
 from sittings import hold, open_as_nobody, start
 from small_work import CONFIG, Training, files, manifest, run
 
@@ -202,7 +202,7 @@ def test_the_manifest_says_where_the_rows_come_from(tmp_path: Path) -> None:
     assert found["seconds"] > 0
     for row in rows.read(tmp_path):
         assert row["config"] == found["config"]
-        assert row["commit"] == found["sittings"][0]["commit"] == str(provenance.source())
+        assert row["commit"] == found["sittings"][0]["commit"] == str(source())
 
 
 def git(folder: Path, *command: str) -> None:
@@ -214,24 +214,24 @@ def test_the_commit_is_that_of_the_checkout_that_tracks_the_code(tmp_path: Path)
     package = tmp_path / "src"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    assert provenance.source_of(package) == Source("unknown")
+    assert source_of(package) == Source("unknown")
     git(tmp_path, "init")
     (tmp_path / "readme").write_text("")
     git(tmp_path, "add", "readme")
     git(tmp_path, "commit", "-m", "one")
-    assert provenance.source_of(package) == Source("unknown")  # it lies in a checkout, but is not of it
+    assert source_of(package) == Source("unknown")  # it lies in a checkout, but is not of it
     git(tmp_path, "add", "src")
     git(tmp_path, "commit", "-m", "two")
-    clean = provenance.source_of(package)
+    clean = source_of(package)
     assert len(clean.commit) == 10
     assert not clean.dirty
     assert str(clean) == clean.commit
     (package / "__init__.py").write_text("changed = True")
-    assert provenance.source_of(package) == Source(clean.commit, dirty=True)
-    assert str(provenance.source_of(package)) == f"{clean.commit}+changes"
+    assert source_of(package) == Source(clean.commit, dirty=True)
+    assert str(source_of(package)) == f"{clean.commit}+changes"
 
 
 @pytest.mark.parametrize("program", ["bin/nap", "site-packages/nap/__main__.py", "nap/lab/cli/__main__.py"])
 def test_the_manifest_notes_the_command_by_its_name(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [program, "run", "walk", "--out", "my results"])
-    assert provenance.command() == ["nap", "run", "walk", "--out", "my results"]
+    assert command() == ["nap", "run", "walk", "--out", "my results"]

@@ -10,7 +10,7 @@ from typing import Any
 from nap.lab import files
 from nap.lab.files import atomic_write
 from nap.lab.rows import FILE_NAME, RowFile
-from nap.lab.runner import checkpoint, content
+from nap.lab.runner import checkpoint
 from nap.lab.runner.folder import RunFolder
 from nap.lab.runner.manifest import Manifest
 from nap.lab.runner.work import OtherInputs, Work, not_restored
@@ -105,7 +105,7 @@ def _described(held: bytes) -> dict[str, Any]:
 
 
 def _load(work: Work, folder: RunFolder, state: checkpoint.State) -> None:
-    stored = content.checksum(state["work"])
+    stored = checkpoint.checksum(state["work"])
     try:
         work.load_state_dict(state["work"])
     except OtherInputs as error:
@@ -113,7 +113,7 @@ def _load(work: Work, folder: RunFolder, state: checkpoint.State) -> None:
     except Exception as error:
         raise _misfit(folder, f"{type(error).__name__}: {error}") from error
     # A work that takes up something else, by a broadcast for example, would go on with wrong numbers.
-    if work.done != state["done"] or content.checksum(content.plain(work.state_dict())) != stored:
+    if work.done != state["done"] or checkpoint.checksum(checkpoint.plain(work.state_dict())) != stored:
         raise _misfit(folder, "what it took up is not what was stored")
 
 

@@ -12,11 +12,10 @@ from typing import Any, Literal
 import torch
 
 from nap.lab import aliases, rows
-from nap.lab.runner import provenance
 from nap.lab.runner.checkpoint import PREVIOUS_NAME
 from nap.lab.runner.distributed import current_group
 from nap.lab.runner.folder import RunFolder
-from nap.lab.runner.manifest import Manifest
+from nap.lab.runner.manifest import Manifest, conditions_of
 from nap.lab.runner.resume import noted_rows, restore, save
 from nap.lab.runner.signals import StopRequest, stop_requests
 from nap.lab.runner.work import NOT_FINITE, NotFinite, Work
@@ -101,7 +100,7 @@ def run_work(
     if folder.is_finished():
         return Outcome("finished", done=work.total, total=work.total)
     with stop_requests() if stop is None else contextlib.nullcontext(stop) as asked:
-        conditions = provenance.conditions(device)
+        conditions = conditions_of(device)
         if (processes := current_group().world_size) > 1:
             conditions["device"] = f"{conditions['device']} × {processes} processes"
         manifest, notes = folder.manifest()

@@ -12,11 +12,10 @@ import torch
 from PIL import Image
 
 from nap.lab.cli.main import main
-from nap.lab.experiments.play import agent_of, play
-from nap.lab.loops.rainbow.film import episode, picture, small
+from nap.lab.experiments.play import agent_of, episode, picture, play, small
 from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.settings import NAP
 from nap.lab.loops.rainbow.stacked.run import StackedRun
-from nap.lab.loops.rainbow.variants import NAP
 from nap.lab.report import command as report
 from nap.lab.report.films import films_of
 from nap.lab.runner import RunFolder, run_work

@@ -15,7 +15,7 @@ from torch import Tensor
 import nap
 from nap.lab.loops.rainbow import c51, measure
 from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.variants import FOUR, LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
+from nap.lab.loops.rainbow.settings import FOUR, LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
 from nap.lab.runner.work import NotFinite
 from tiny_agents import TINY, agent, finished
 

@@ -16,11 +16,9 @@ from nap.lab.cli.main import main
 from nap.lab.experiments import experiments
 from nap.lab.experiments.play import agent_of
 from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import Changes
-from nap.lab.loops.rainbow.variants import NAP, NAP_LINEAR, RAINBOW, Variant
+from nap.lab.loops.rainbow.settings import NAP, NAP_LINEAR, RAINBOW, Changes, Variant
 from nap.lab.runner import RunFolder, run_work
-from nap.lab.runner.checkpoint import load
-from nap.lab.runner.content import checksum, plain
+from nap.lab.runner.checkpoint import checksum, load, plain
 from nap.lab.runner.signals import StopRequest
 from sittings import start
 from tiny_agents import CPU, agent, finished, on_disk_and_back

@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from nap.lab.loops.rainbow.networks import build
+from nap.lab.loops.rainbow.learner import build
 from nap.lab.loops.rainbow.replay import Replay
 from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.settings import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
 from nap.lab.loops.rainbow.stacked.blocks import BLOCK, Blocks, share_
 from nap.lab.loops.rainbow.stacked.network import StackedNet
 from nap.lab.loops.rainbow.stacked.run import StackedRun
-from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
 from nap.lab.models.rainbow_net import RainbowNet, noise_of
 from nap.lab.runner import RunFolder, run_work
 from nap.lab.runner.work import NotFinite

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nap.lab.loops.supervised.loading import loader, stream_batches
-from nap.lab.loops.supervised.worker_init import worker_init
+from nap.lab.loops.supervised.workers import worker_init
 
 pytestmark = pytest.mark.multiprocess
 

@@ -14,8 +14,7 @@ from nap.lab.experiments.fig5_sequential import (
     Fig5SequentialConfig,
 )
 from nap.lab.loops.rainbow.games import BUILT_IN
-from nap.lab.loops.rainbow.settings import AgentRun, Changes
-from nap.lab.loops.rainbow.variants import Variant
+from nap.lab.loops.rainbow.settings import AgentRun, Changes, Variant
 
 
 def runs(config: Fig5SequentialConfig, experiment: str = "fig5-sequential") -> list[Run]:

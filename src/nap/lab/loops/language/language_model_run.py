@@ -10,7 +10,6 @@ from nap.lab.datasets.corpus import load
 from nap.lab.datasets.tokens import TokenFile, Windows
 from nap.lab.loops.common.parallel import parallelism
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.language.build import build, transformer_factory
 from nap.lab.loops.language.eval_sets import (
     HELD_OUT,
     EvalSet,
@@ -20,7 +19,7 @@ from nap.lab.loops.language.eval_sets import (
 )
 from nap.lab.loops.language.evaluation import evaluate_questions
 from nap.lab.loops.language.settings import LanguageModelConfig
-from nap.lab.loops.language.trainer import Trainer
+from nap.lab.loops.language.trainer import Trainer, build, transformer_factory
 from nap.lab.runner.distributed import current_group
 from nap.lab.runner.work import OtherInputs
 

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.language.build import build, transformer_factory
 from nap.lab.loops.language.settings import CopyingConfig, MemorizationConfig, MemorizationRunConfig
-from nap.lab.loops.language.trainer import Spans, Trainer
+from nap.lab.loops.language.trainer import Spans, Trainer, build, transformer_factory
 
 Row = dict[str, Any]
 UNSEEN = 128  # held-out strings that copying is evaluated on

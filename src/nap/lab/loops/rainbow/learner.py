@@ -1,22 +1,23 @@
-"""One update of Rainbow: a CUDA graph where there is CUDA, its three networks side by side."""
+"""An agent's network and one update of it: a CUDA graph where there is CUDA, three networks side by side."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Generator, Tensor
 
+import nap
 from nap.lab.loops.common.cuda_graph import capture, compile_static, on_streams
 from nap.lab.loops.common.nonfinite import UpdateMonitor
 from nap.lab.loops.rainbow import c51
-from nap.lab.loops.rainbow.evaluation import greedy
-from nap.lab.loops.rainbow.networks import Built
+from nap.lab.loops.rainbow.playing import greedy
 from nap.lab.loops.rainbow.replay import Batch, Replay
-from nap.lab.loops.rainbow.settings import AgentConfig
-from nap.lab.models.rainbow_net import noise_of
+from nap.lab.loops.rainbow.settings import AgentConfig, Variant
+from nap.lab.models.rainbow_net import RainbowNet, noise_of
 
 PRIORITY_LIMIT = 100.0
 F = TypeVar("F", bound=Callable[..., Any])
@@ -217,3 +218,37 @@ def importance_weights(probabilities: Tensor, exponent: Tensor) -> Tensor:
 
 def as_it_is(function: F) -> F:
     return function
+
+
+EPS = 1e-5  # of the norms; one relative to the weights would read them three times more in each update
+
+
+@dataclass(frozen=True)
+class Built:
+    """A network, what keeps its weights at their first norms, and what else an update is to do."""
+
+    net: RainbowNet
+    projector: nap.Projector | None
+    project_every_updates: int = 1
+    weight_decay: float = 0.0
+    joint_noise: bool = False  # noisy layers have one radius
+
+
+def build(variant: Variant, make: Callable[[], RainbowNet], example: torch.Tensor) -> Built:
+    """A network of this variant, fresh from the global random state. `example` is a batch of states."""
+    net = make()
+    if variant.norm:
+        affine: Literal["scale_offset", "scale"] = "scale_offset" if variant.offsets else "scale"
+        nap.normalize_(net, (example, net.noise(1)), eps=EPS, affine=affine)
+    projector = None
+    if variant.project:
+        projector = nap.Projector(
+            net,
+            affine=variant.affine,
+            output=variant.output,
+            branches="project",
+            decay=variant.decay,
+            noise=variant.noise,
+        )
+    joint = variant.project and variant.noise == "joint"
+    return Built(net, projector, variant.project_every_updates, variant.weight_decay, joint)

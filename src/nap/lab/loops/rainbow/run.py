@@ -16,11 +16,9 @@ import torch
 
 from nap.lab.loops.rainbow import measure
 from nap.lab.loops.rainbow.actor import Actor
-from nap.lab.loops.rainbow.evaluation import NUM_EVAL_ENVS, evaluate
 from nap.lab.loops.rainbow.games import Games, make
-from nap.lab.loops.rainbow.learner import Learner
-from nap.lab.loops.rainbow.networks import build
-from nap.lab.loops.rainbow.playing import Scoreboard, deliver_
+from nap.lab.loops.rainbow.learner import Learner, build
+from nap.lab.loops.rainbow.playing import NUM_EVAL_ENVS, Scoreboard, deliver_, evaluate
 from nap.lab.loops.rainbow.replay import Replay
 from nap.lab.loops.rainbow.settings import AgentRun
 from nap.lab.models.rainbow_net import RainbowNet

@@ -14,9 +14,8 @@ from nap.lab.experiments.experiment import Run
 from nap.lab.loops.rainbow.atari import GAMES
 from nap.lab.loops.rainbow.games import BUILT_IN, MINATAR, require_known
 from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import AgentRun
+from nap.lab.loops.rainbow.settings import AgentRun, Variant
 from nap.lab.loops.rainbow.stacked.run import StackedRun
-from nap.lab.loops.rainbow.variants import Variant
 
 
 def single_runs(
