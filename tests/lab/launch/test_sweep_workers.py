@@ -24,8 +24,8 @@ from nap.lab.launch.engine import End
 from nap.lab.launch.jobs import MEANT, WORKER
 from nap.lab.launch.pool import GPU, Pool
 from nap.lab.launch.worker_process import LOG_NAME, STOP_NAME, ask_to_stop, run_worker
+from nap.lab.machine import SIDE_BY_SIDE
 from nap.lab.runner.lock import Lock, user_of
-from nap.lab.runner.machine import SIDE_BY_SIDE
 from sweep_jobs import asked, placed
 from sweep_trials import until
 

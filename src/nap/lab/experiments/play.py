@@ -38,24 +38,24 @@ def play(folder: Path, *, game: str = "", steps: int = 500, seed: int = 0) -> li
     """
     if steps < 1:
         raise ValueError(f"--steps {steps}: it must be at least 1")
-    what = agent_of(folder)
-    if game and game not in what.games:
-        raise ValueError(f"this agent has played {', '.join(dict.fromkeys(what.games))}, not {game!r}")
+    agent = agent_of(folder)
+    if game and game not in agent.games:
+        raise ValueError(f"this agent has played {', '.join(dict.fromkeys(agent.games))}, not {game!r}")
     state, notes = load_latest(folder)
     if state is None:
         raise ValueError(f"no checkpoint in {folder}: the run has not got far enough")
     for note in notes:
         print(note)
     learners = [one["learner"] for one in state["work"].get("agents", [state["work"]])]
-    run = small(what)
+    run = small(agent)
     made, listed = [], []
     for name in ("before", "after"):
         if name == "after":
             with torch.no_grad():
                 for key, parameter in run.learner.online.named_parameters():
                     parameter.copy_(learners[0]["online"][key])
-        game = game or what.games[0]
-        frames, score = episode(run.learner, game, full_actions=what.full_actions, seed=seed, steps=steps)
+        game = game or agent.games[0]
+        frames, score = episode(run.learner, game, full_actions=agent.full_actions, seed=seed, steps=steps)
         file = folder / f"{name}.gif"
         write_gif(file, [picture(frame) for frame in frames])
         made.append((file, score))
@@ -101,14 +101,14 @@ COLOURS = np.array(  # of channels, the last that are present in front: Okabe an
 )  # fmt: skip
 
 
-def small(what: AgentRun) -> RainbowRun:
+def small(agent: AgentRun) -> RainbowRun:
     """A run as it begins, with one game and next to no replay: for its networks."""
-    settings = what.settings
+    settings = agent.settings
     least = 2 * (settings.stack + settings.n_steps)
     settings = replace(
         settings, num_envs=1, replay_size=least, min_replay_size=settings.n_steps, eval_frames=0
     )
-    return RainbowRun(replace(what, settings=settings), torch.device("cpu"), graph=False, compile_=False)
+    return RainbowRun(replace(agent, settings=settings), torch.device("cpu"), graph=False, compile_=False)
 
 
 @torch.no_grad()

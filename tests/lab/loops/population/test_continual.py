@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ def test_resetting_the_optimizer_makes_a_difference(arm: Arm) -> None:
 def test_every_method_leaves_its_mark(name: str) -> None:
     """Else agreement with a loop that does nothing would prove nothing."""
     method = METHOD_ARMS[name]
-    plain = METHOD_ARMS["NaP + none" if method.project == "step" else "none"]
+    plain = replace(method, method="none")
     runs = [continual(arm, seeds=[0]) for arm in (method, plain)]
     for run in runs:
         finished(run)

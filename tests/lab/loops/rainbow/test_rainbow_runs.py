@@ -72,7 +72,7 @@ def test_a_folder_under_old_names_resumes(tmp_path: Path) -> None:
         with RunFolder.open(tmp_path, experiment="fig3", scale="demo", run="run", config=config) as folder:
             run_work(agent(NAP), folder, device=CPU, stop=stop, on_progress=progress)
 
-    now = agent(NAP).what
+    now = agent(NAP).config
     go_on(under_old_names(asdict(now)), until=1)
     assert '"lanes"' in (tmp_path / "config.json").read_text()
     assert asdict(agent_of(tmp_path)) == asdict(now)

@@ -51,7 +51,7 @@ def double() -> Iterator[None]:
 
 def stack(runs: Sequence[RainbowRun], **options: Any) -> StackedRun:
     """A stack of agents like these."""
-    return StackedRun([run.what for run in runs], CPU, **options)
+    return StackedRun([run.config for run in runs], CPU, **options)
 
 
 def parameters(run: RainbowRun) -> dict[str, Tensor]:
@@ -62,7 +62,7 @@ def assert_alike(stacked: StackedRun, alone: Sequence[RainbowRun], *, rtol: floa
     """Rows, weights, targets, moments and priorities of every agent, at the end of its run."""
     rows = finished(stacked)
     for run, other in zip(stacked.runs, alone, strict=True):
-        own = [row for row in rows if row["seed"] == run.what.seed and row["arm"] == run.variant.name]
+        own = [row for row in rows if row["seed"] == run.config.seed and row["arm"] == run.variant.name]
         for row, expected in zip(own, finished(other), strict=True):
             assert row.keys() == expected.keys()
             for key, value in expected.items():

@@ -32,7 +32,7 @@ from nap.lab.loops.supervised.loading import (
 from nap.lab.loops.supervised.random_resized_crop import ResizedCrops
 from nap.lab.loops.supervised.settings import BASELINE, ImageNetConfig
 from nap.lab.loops.supervised.workers import WorkerLost, check_room, worker_errors_explained
-from nap.lab.runner.machine import SIDE_BY_SIDE
+from nap.lab.machine import SIDE_BY_SIDE
 from small_images import write_folders
 from two_processes import CPU
 

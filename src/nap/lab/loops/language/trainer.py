@@ -13,14 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nap
-from nap import diagnostics
 from nap.lab.loops.common.nonfinite import UpdateMonitor
+from nap.lab.loops.common.optimizer import FOLLOWED, norms_and_rates
 from nap.lab.loops.common.parallel import Single
 from nap.lab.loops.language.arms import TransformerArm
 from nap.lab.loops.language.settings import TransformerConfig
 from nap.lab.models.transformer import Transformer
 from nap.projection.misuse import MisuseWarning
-from nap.weights import Role
 
 Spans = Mapping[str, slice]  # name of an accuracy → the predictions that it is over, counted from 0
 
@@ -161,21 +160,10 @@ class Trainer:
         self._since = 0
         return self.watch.read() | dict(zip(self.spans, shares, strict=True))
 
-    @torch.no_grad()
-    def reset_optimizer_(self) -> None:
-        """Zero the optimizer's moments and step count."""
-        for state in self.optimizer.state.values():
-            for value in state.values():
-                value.zero_()
-
     def numbers(self) -> dict[str, float]:
         """The parameter norm, and the geometric mean of the effective learning rates."""
-        row = {"parameter_norm": float(diagnostics.parameter_norm(self.model))}
-        table = nap.weight_groups(self.model)
-        if followed := [weight.name for weight in table.of(Role.SCALE_INVARIANT, Role.NORMALISED)]:
-            rates = nap.effective_learning_rates(self.model, self.optimizer, weights=followed)
-            row["effective_rate"] = torch.tensor(list(rates.values())).double().log().mean().exp().item()
-        return row
+        followed = [weight.name for weight in nap.weight_groups(self.model).of(*FOLLOWED)]
+        return norms_and_rates(self.model, self.optimizer, followed)
 
     def state_dict(self) -> dict[str, Any]:
         """The same from one process and from several; with several, only rank 0 gets the tensors."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import nap
 from nap.lab.datasets.images import Images
 from nap.lab.datasets.streams import Stream, batches
+from nap.lab.loops.common.optimizer import reset_
 from nap.lab.loops.population import diagnostics
 from nap.lab.loops.population.arms import Arm, Strengths
 from nap.lab.loops.population.learner import Learner, Recipe, Tally
@@ -169,7 +170,7 @@ class ContinualWork:
             if self.arm.fresh:
                 learner.load_parameters_(self._initial(learner.skeleton, task, learner.images.device))
             if self._resets_optimizer:
-                learner.reset_optimizer_()
+                reset_(learner.optimizer)
         x, y = learner.inputs(self.probe), learner.labels.gather(1, self.probe)
         self._start = {"start_gradient_norm": diagnostics.gradient_norms(learner, x, y).double().cpu()}
 

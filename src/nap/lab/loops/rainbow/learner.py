@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 import nap
 from nap.lab.loops.common.cuda_graph import capture, compile_static, on_streams
 from nap.lab.loops.common.nonfinite import UpdateMonitor
+from nap.lab.loops.common.optimizer import load_named_state_, named_state, reset_, state_tensors
 from nap.lab.loops.rainbow import c51
 from nap.lab.loops.rainbow.playing import greedy
 from nap.lab.loops.rainbow.replay import Batch, Replay
@@ -137,18 +138,12 @@ class Learner:
         """The target network becomes what the network is now."""
         torch._foreach_copy_(list(self.target.parameters()), self.parameters)
 
-    @torch.no_grad()
-    def reset_optimizer_(self) -> None:
-        """Adam as if it had made no update."""
-        for value in self._moments:
-            value.zero_()
-
     def state_dict(self) -> dict[str, Any]:
         named = dict(self.online.named_parameters())
         return {
             "online": {name: p.detach() for name, p in named.items()},
             "target": {name: p.detach() for name, p in self.target.named_parameters()},
-            "optimizer": {name: dict(self.optimizer.state[p]) for name, p in named.items()},
+            "optimizer": named_state(self.optimizer, named),
             "updates": self.updates,
             "watch": self.watch.state_dict(),
         }
@@ -156,18 +151,14 @@ class Learner:
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """In place: a captured graph goes on with these very tensors."""
-        for name, parameter in self.online.named_parameters():
+        named = dict(self.online.named_parameters())
+        for name, parameter in named.items():
             parameter.copy_(state["online"][name])
-            for key, value in self.optimizer.state[parameter].items():
-                value.copy_(state["optimizer"][name][key])
+        load_named_state_(self.optimizer, named, state["optimizer"])
         for name, parameter in self.target.named_parameters():
             parameter.copy_(state["target"][name])
         self.watch.load_state_dict(state["watch"])
         self.updates = state["updates"]
-
-    @property
-    def _moments(self) -> list[Tensor]:
-        return [value for state in self.optimizer.state.values() for value in state.values()]
 
     def _adam(self) -> torch.optim.Adam:
         """Adam with all of its state, as a graph needs it, and no update made."""
@@ -189,16 +180,14 @@ class Learner:
         optimizer.step()
         with torch.no_grad():
             torch._foreach_copy_(self.parameters, before)
-            for state in optimizer.state.values():
-                for value in state.values():
-                    value.zero_()
+        reset_(optimizer)
         optimizer.found_inf, optimizer.grad_scale = self.watch.broken, self.too_long  # type: ignore[attr-defined]
         return optimizer
 
     def _captured(self) -> Callable[[], None]:
         """An update as a graph; all is as before."""
         self.replay.mass.fill_(1.0)  # something to draw
-        own = [*self.parameters, *self._moments, self.too_long, *self.watch.tensors]
+        own = [*self.parameters, *state_tensors(self.optimizer), self.too_long, *self.watch.tensors]
         update = capture(self._learn, [*own, *self.replay.small_tensors], [self.generator])
         self.replay.clear_()
         return update

@@ -24,7 +24,7 @@ from nap.lab.datasets.image_files import BrokenImage, EncodedImages
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.supervised.random_resized_crop import ResizedCrops
 from nap.lab.loops.supervised.workers import PREFETCH, TIMEOUT_SECONDS, share_, signals_blocked, worker_init
-from nap.lab.runner.machine import cores, sharers
+from nap.lab.machine import cores, sharers
 
 Batch = tuple[Tensor, Tensor]  # images (B, size, size, 3) of uint8, labels (B,) of int64
 Item = tuple[Literal["train", "eval"], int]

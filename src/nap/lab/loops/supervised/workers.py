@@ -22,7 +22,7 @@ from types import FrameType
 
 from torch import Tensor
 
-from nap.lab.runner.machine import sharers
+from nap.lab.machine import sharers
 from nap.lab.runner.signals import SIGNALS
 
 _LAST = -1000  # after multiprocessing's own finalizers
