@@ -21,9 +21,8 @@ from nap.lab.loops.common.optimizer import reset_
 from nap.lab.loops.population import diagnostics
 from nap.lab.loops.population.arms import Arm, Strengths
 from nap.lab.loops.population.learner import Learner, Recipe, Tally
-from nap.lab.loops.population.projection import PopulationProjector
 from nap.lab.loops.population.settings import Continual, OneNetwork
-from nap.lab.loops.population.stacking import Strategy, build, initial_values
+from nap.lab.loops.population.stacking import PopulationProjector, Strategy, build, initial_values
 from nap.lab.models.nets import cnn, mlp
 from nap.methods import L2, L2Init, Langevin, LeakyReLU, Method, ReDo, ShrinkAndPerturb
 

@@ -15,8 +15,7 @@ from nap.lab.datasets.streams import reorder
 from nap.lab.loops.common.cuda_graph import capture, compile_static
 from nap.lab.loops.common.nonfinite import NonFiniteGuard, culprit
 from nap.lab.loops.common.optimizer import load_named_state_, named_state, reset_
-from nap.lab.loops.population.projection import PopulationProjector
-from nap.lab.loops.population.stacking import Stacked, Strategy, forward
+from nap.lab.loops.population.stacking import PopulationProjector, Stacked, Strategy, forward
 from nap.lab.runner.work import NotFinite
 from nap.methods import Method, Training
 from nap.methods.moments import moments_of
