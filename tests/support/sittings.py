@@ -52,7 +52,7 @@ def send(process: ForkServerProcess, number: signal.Signals) -> None:
 def finish(path: Path, total: int) -> None:
     """Carry the run to its end in a process that nobody disturbs."""
     process, events = start(sitting, path, total, 0.0)
-    process.join(60)
+    process.join()
     assert process.exitcode == 0
     events.close()
 

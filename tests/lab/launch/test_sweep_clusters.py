@@ -73,7 +73,7 @@ def ray_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield until(lambda: re.search(r"--address='([\d.:]+)'", log.read_text()))[1]
     finally:
         head.send_signal(signal.SIGTERM)
-        head.wait(30)
+        head.wait()
         shutil.rmtree(place)
 
 

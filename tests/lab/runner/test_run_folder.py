@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,7 +155,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     process, events = start(open_as_nobody, tmp_path / "run")
     message = events.recv()
-    process.join(30)
+    process.join()
     tmp_path.chmod(0o700)
     assert (
         message == f"cannot write in {tmp_path / 'run'}: Permission denied; choose another folder with --out"
@@ -169,14 +168,13 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 def test_a_second_process_is_turned_away_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     process, events = start(hold, tmp_path)
     assert events.recv() == "open"
-    began = time.monotonic()
     with pytest.raises(
         FolderInUse, match=rf"is in use by process {process.pid} on {socket.gethostname()} since"
     ):
         run(tmp_path)
-    assert time.monotonic() - began < 5  # it does not wait for the other, which stays for a minute
+    assert process.is_alive()  # it does not wait for the other, which stays for a minute
     process.kill()
-    process.join(30)
+    process.join()
     assert run(tmp_path).reason == "finished"
 
 

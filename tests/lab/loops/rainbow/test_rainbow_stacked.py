@@ -227,7 +227,7 @@ def test_a_stack_killed_again_and_again_ends_with_the_same_rows(tmp_path: Path) 
     for folder, kills in (("unbroken", [-1]), ("killed", [1, 3, 4, -1])):
         for kill_at in kills:
             process, events = start(sitting, tmp_path / folder, kill_at)
-            process.join(120)
+            process.join()
             assert process.exitcode == (-signal.SIGKILL if kill_at > 0 else 0)
             events.close()
     one, other = ((tmp_path / name / "rows.jsonl").read_text() for name in ("unbroken", "killed"))

@@ -84,7 +84,6 @@ def test_streams_that_are_left_midway_end_soon_and_without_complaint() -> None:
         [sys.executable, __file__],
         capture_output=True,
         text=True,
-        timeout=60,
         env={**os.environ, "PYTHONUNBUFFERED": ""},
     )
     assert (found.returncode, found.stdout, found.stderr) == (0, "begun\nbegun\n", "")
