@@ -22,9 +22,8 @@ from pathlib import Path
 import torch
 
 from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, TransformerArm
-from nap.lab.loops.language.build import build, transformer_factory
 from nap.lab.loops.language.settings import TransformerConfig
-from nap.lab.loops.language.trainer import Trainer
+from nap.lab.loops.language.trainer import Trainer, build, transformer_factory
 from nap.lab.models.transformer import Transformer
 
 ARMS = (BASELINE, NORM_ONLY, NAP)

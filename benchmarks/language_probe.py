@@ -29,9 +29,8 @@ from torch import Tensor, nn
 
 import nap
 from nap.lab.datasets.corpus import Corpus, load
-from nap.lab.loops.language.build import transformer_factory
 from nap.lab.loops.language.settings import TransformerConfig
-from nap.lab.loops.language.trainer import Trainer
+from nap.lab.loops.language.trainer import Trainer, transformer_factory
 from nap.schedules import warmup_cosine_value
 
 RMS = {"norm": "rms"}

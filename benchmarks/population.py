@@ -23,12 +23,10 @@ from torch.nn import functional as F
 
 import nap
 from nap.lab.loops.population.arms import NAP
-from nap.lab.loops.population.build import network_factory
-from nap.lab.loops.population.continual import skeleton_of
+from nap.lab.loops.population.continual import network_factory, skeleton_of
 from nap.lab.loops.population.learner import Learner, Recipe
-from nap.lab.loops.population.projection import PopulationProjector
 from nap.lab.loops.population.settings import Continual
-from nap.lab.loops.population.stacking import Strategy, initial_values
+from nap.lab.loops.population.stacking import PopulationProjector, Strategy, initial_values
 from nap.methods import Method
 
 NETS = {

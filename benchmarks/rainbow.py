@@ -24,8 +24,7 @@ import torch
 
 from nap.lab.loops.rainbow.games import make
 from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun
-from nap.lab.loops.rainbow.variants import FOUR, Variant
+from nap.lab.loops.rainbow.settings import FOUR, AgentConfig, AgentRun, Variant
 
 VARIANTS = {variant.name: variant for variant in FOUR}
 
@@ -63,7 +62,7 @@ def end_to_end(
     run: RainbowRun, options: argparse.Namespace, ready: Callable[[], object] = lambda: None
 ) -> float:
     """Frames per second once learning is under way, and `ready` has returned."""
-    while run.stored < run.what.settings.min_replay_size + 4 * run.steps * options.num_envs:
+    while run.stored < run.config.settings.min_replay_size + 4 * run.steps * options.num_envs:
         run.step()
     device, frames = run.device, run.steps * options.num_envs * run.games.frames_per_step
     ready()

@@ -24,10 +24,9 @@ from pathlib import Path
 import torch
 
 from nap.lab.experiments.table1_cifar import PAPER
-from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.loops.supervised.build import build, vgg_factory
+from nap.lab.loops.supervised.classifier import build, vgg_factory
 from nap.lab.loops.supervised.random_crop import PaddedImages
-from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, CifarConfig, VisionArm
 from nap.lab.loops.supervised.stacked_trainer import StackedTrainer
 from nap.lab.loops.supervised.trainer import Trainer
 from nap.lab.models.resnet import ResNetV2

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
-from nap.lab.progress import Bars, Display, Lines, Pace, describe, display
+from nap.lab.progress import Bars, Lines, Pace, describe, display
 from tiny_experiment import TinyConfig, TinyWork
 
 
@@ -58,11 +57,11 @@ def test_bars_in_a_terminal() -> None:
     assert "a note" in out.getvalue()
 
 
-def watch(show: Display) -> None:
+def watch(show: Bars) -> None:
     show.begin("first")
-    time.sleep(0.2)  # the bars are drawn ten times a second
+    show._rich.refresh()  # else they are drawn ten times a second, or later on a busy machine
     show.tick(work(1000))
-    time.sleep(0.2)
+    show._rich.refresh()
     show.say("a note")
     show.end()
-    time.sleep(0.2)
+    show._rich.refresh()

@@ -14,7 +14,7 @@ MODULES = [
     "nap.lab.loops.population.arms",
     "nap.lab.loops.common.work",
     "nap.lab.loops.supervised.settings",
-    "nap.lab.loops.supervised.arms",
+    "nap.lab.loops.supervised.settings",
     "nap.lab.loops.language.settings",
     "nap.lab.loops.language.arms",
     "nap.lab.datasets.catalog",

@@ -21,6 +21,7 @@ MAY_IMPORT = {  # floor of the importing module → floors of nap that it may re
 ROOMS = {  # room of the lab → rooms that it may reach, besides itself
     "aliases": set(),
     "files": set(),
+    "machine": set(),
     "rows": {"aliases", "files"},
     "stored": {"aliases", "files", "rows"},
     "seeds": set(),
@@ -28,7 +29,7 @@ ROOMS = {  # room of the lab → rooms that it may reach, besides itself
     "datasets": {"files"},
     "models": set(),
     "runner": {"aliases", "files", "rows", "stored"},
-    "loops": {"aliases", "datasets", "files", "models", "runner", "seeds"},
+    "loops": {"aliases", "datasets", "files", "machine", "models", "runner", "seeds"},
     "claims": {"aliases", "rows", "stored", "metrics", "seeds", "experiments"},
     "report": {"aliases", "files", "rows", "stored", "claims", "metrics", "seeds", "experiments"},
 }
@@ -40,7 +41,7 @@ PARTS = {  # module of an experiment's package → rooms of the lab that it may 
     "figure": {*WITHOUT_TORCH, "claims", "report"},
 }
 COMPARE = "nap.lab.compare"  # the function behind `nap compare`, which is no experiment of the paper
-SETTINGS = {"settings", "arms", "variants", "games", "atari", "viewing"}  # of a loop: values, without torch
+SETTINGS = {"settings", "arms", "games", "atari"}  # of a loop: values, without torch
 VALUES = {"nap.validation", "nap.lab.models.presets"}
 LOOPS = {  # training loop → the others that it may reach: what they share, and nothing else
     "common": set(),

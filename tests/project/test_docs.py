@@ -136,7 +136,7 @@ def public_names() -> list[str]:
 def test_the_site(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     site = Site(tmp_path)
     assert site.outside_requests() == {}
@@ -310,7 +310,7 @@ def test_digits_runs(tmp_path: Path) -> None:
     script.parent.mkdir()
     shutil.copy(ROOT / "examples/digits.py", script)
     command = [sys.executable, str(script), "--tasks", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^NaP .* (\S+) → \1 ", done.stdout, re.MULTILINE), "the norm stays"
     assert (tmp_path / "demo/digits.png").is_file()

@@ -43,7 +43,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, home)
     build = [*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w"]
-    subprocess.run([*build, str(home), str(home)], check=True, timeout=120)
+    subprocess.run([*build, str(home), str(home)], check=True)
     (built,) = home.glob("*.whl")
     return built
 
@@ -57,9 +57,9 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site / "reused.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
     interpreter = home / "bin/python"
     install = [*PIP, "--python", str(interpreter), "install", "-q", "--no-index"]
-    subprocess.run([*install, "--force-reinstall", "--no-deps", str(wheel)], check=True, timeout=120)
+    subprocess.run([*install, "--force-reinstall", "--no-deps", str(wheel)], check=True)
     extra = f"{wheel}[lab]"  # pip fails where one of its requirements is missing
-    subprocess.run([*install, extra], check=True, timeout=120)
+    subprocess.run([*install, extra], check=True)
     return interpreter
 
 
@@ -72,7 +72,6 @@ def outside(python: Path, words: list[str], folder: Path) -> str:
         env={**clean, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -15,7 +15,7 @@ from nap import diagnostics
 from nap.lab.datasets.images import Images
 from nap.lab.datasets.streams import Stream, batches, reorder
 from nap.lab.loops.population.arms import Arm
-from nap.lab.loops.population.build import METHODS, network_factory
+from nap.lab.loops.population.continual import METHODS, network_factory
 from nap.lab.loops.population.settings import Continual
 from nap.methods import Training
 from nap.weights import WEIGHT_ROLES, Role, weight_groups

@@ -22,13 +22,13 @@ from unittest import mock
 
 import torch
 
-from nap.lab.runner import RunFolder, Work, provenance
+from nap.lab.runner import RunFolder, Work, manifest
 from nap.lab.runner.signals import stop_requests
 from small_work import CONFIG, Training, run
 
 FORKSERVER = mp.get_context("forkserver")
 FORKSERVER.set_forkserver_preload([__name__])
-provenance.source()
+manifest.source()
 Training()  # the first optimizer makes torch import its compiler: a second, not in every process
 
 
@@ -52,7 +52,7 @@ def send(process: ForkServerProcess, number: signal.Signals) -> None:
 def finish(path: Path, total: int) -> None:
     """Carry the run to its end in a process that nobody disturbs."""
     process, events = start(sitting, path, total, 0.0)
-    process.join(60)
+    process.join()
     assert process.exitcode == 0
     events.close()
 

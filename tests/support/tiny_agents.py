@@ -11,8 +11,7 @@ import torch
 
 from nap.lab.loops.rainbow.games import Games, Step
 from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun
-from nap.lab.loops.rainbow.variants import RAINBOW, Variant
+from nap.lab.loops.rainbow.settings import RAINBOW, AgentConfig, AgentRun, Variant
 from nap.lab.runner.work import Work
 
 CPU = torch.device("cpu")

@@ -25,8 +25,7 @@ from nap.lab.experiments import revival as revival_config
 from nap.lab.experiments.fig4 import layer_norm_with
 from nap.lab.experiments.revival.runs import RevivalRun
 from nap.lab.loops.population.arms import Arm
-from nap.lab.loops.population.build import network_factory
-from nap.lab.loops.population.continual import ArmRun
+from nap.lab.loops.population.continual import ArmRun, network_factory
 from nap.lab.loops.population.learner import Learner
 from nap.lab.loops.population.settings import Continual
 from nap.lab.models.nets import cnn, mlp

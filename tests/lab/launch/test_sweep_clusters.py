@@ -73,7 +73,7 @@ def ray_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield until(lambda: re.search(r"--address='([\d.:]+)'", log.read_text()))[1]
     finally:
         head.send_signal(signal.SIGTERM)
-        head.wait(30)
+        head.wait()
         shutil.rmtree(place)
 
 
@@ -127,7 +127,7 @@ def test_a_task_of_ray_knows_with_how_many_it_shares_its_node(
     monkeypatch: pytest.MonkeyPatch, workers: int, count: str
 ) -> None:
     from nap.lab.launch import ray_engine
-    from nap.lab.runner.machine import SIDE_BY_SIDE
+    from nap.lab.machine import SIDE_BY_SIDE
 
     monkeypatch.setitem(MODULES, "counting", "sweep_tiny")
     remote = mock.MagicMock()

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -25,8 +24,8 @@ from nap.lab.launch.engine import End
 from nap.lab.launch.jobs import MEANT, WORKER
 from nap.lab.launch.pool import GPU, Pool
 from nap.lab.launch.worker_process import LOG_NAME, STOP_NAME, ask_to_stop, run_worker
+from nap.lab.machine import SIDE_BY_SIDE
 from nap.lab.runner.lock import Lock, user_of
-from nap.lab.runner.machine import SIDE_BY_SIDE
 from sweep_jobs import asked, placed
 from sweep_trials import until
 
@@ -45,7 +44,7 @@ def test_a_worker_sees_its_slot_s_gpu_and_the_slot_is_free_again() -> None:
     job, pool = placed(asked("counting --threads 3")[0], code), Pool([{GPU: "5"}])
     for _ in range(2):
         seated = pool.place(job)
-        seated.worker.wait(30)
+        seated.worker.wait()
         assert seated.ended() == End(0)
     assert (job.path / LOG_NAME).read_text() == "5 3\n" * 2
 
@@ -55,7 +54,7 @@ def test_a_worker_knows_with_how_many_it_shares_the_machine(monkeypatch: pytest.
     code = f"import os; print(os.environ[{SIDE_BY_SIDE!r}], os.environ['NAP_WORKERS'])"
     job = placed(asked("counting")[0], code)
     seated = Pool([{GPU: name} for name in "012"]).place(job)
-    seated.worker.wait(30)
+    seated.worker.wait()
     assert seated.ended() == End(0)
     assert (job.path / LOG_NAME).read_text() == "3 4\n"
 
@@ -65,7 +64,7 @@ def test_a_worker_ends_when_it_is_let_go() -> None:
     seated = Pool([{}]).place(job)
     assert seated.ended() is None
     seated.stop()
-    seated.worker.wait(30)
+    seated.worker.wait()
     assert seated.ended() == End(75)
 
 
@@ -76,9 +75,8 @@ def test_a_worker_that_does_not_end_is_killed_with_all_that_it_started() -> None
     child = int(until(lambda: (job.path / LOG_NAME).read_text()))
     seated.kill()
     assert str(seated.ended()) == "its worker was killed by SIGKILL"
-    time.sleep(1)  # for the system to end it
     stat = Path(f"/proc/{child}/stat")
-    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def test_who_sits_beside_a_worker_lets_it_go_when_the_folder_asks_for_it() -> None:

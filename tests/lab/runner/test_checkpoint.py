@@ -20,7 +20,7 @@ import torch
 from torch.testing import assert_close
 
 from nap.lab import files
-from nap.lab.runner import Damaged, checkpoint, content
+from nap.lab.runner import Damaged, checkpoint
 
 STATE = {
     "weights": {"w": torch.arange(12.0).reshape(3, 4), "half": torch.ones(5, dtype=torch.bfloat16)},
@@ -56,7 +56,7 @@ def test_everything_comes_back_exactly(saved: Path) -> None:
     state, notes = checkpoint.load_latest(saved)
     assert state is not None
     assert notes == []
-    assert content.checksum(state) == content.checksum({**STATE, "at": 2})
+    assert checkpoint.checksum(state) == checkpoint.checksum({**STATE, "at": 2})
     assert_close(state["weights"]["w"], STATE["weights"]["w"], rtol=0, atol=0)  # type: ignore[index]
     assert state["channels_last"].stride() == STATE["channels_last"].stride()  # type: ignore[attr-defined]
     assert state["pair"] == (0.9, 0.999)
@@ -99,7 +99,7 @@ def test_what_could_not_be_loaded_is_refused_when_saving(saved: Path, value: Any
 def test_every_flipped_bit_is_harmless_or_detected(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
     checkpoint.save(path, STATE)
-    good, expected = path.read_bytes(), content.checksum(STATE)
+    good, expected = path.read_bytes(), checkpoint.checksum(STATE)
     detected = 0
     draws = random.Random(0)
     for _ in range(400):
@@ -107,7 +107,7 @@ def test_every_flipped_bit_is_harmless_or_detected(tmp_path: Path) -> None:
         bad[draws.randrange(len(bad))] ^= 1 << draws.randrange(8)
         path.write_bytes(bad)
         try:
-            assert content.checksum(checkpoint.load(path)) == expected
+            assert checkpoint.checksum(checkpoint.load(path)) == expected
         except Damaged:
             detected += 1
     assert 100 < detected < 400  # the archive's padding and time stamps may change freely

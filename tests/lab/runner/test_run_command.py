@@ -63,11 +63,10 @@ def below(out: str, name: str) -> dict[str, bytes]:
 
 def wait_for_tasks(process: subprocess.Popen[str], out: str, count: int) -> None:
     """Return when so many more tasks have a row for each of two seeds; first, rows may be cut back."""
-    fewest, deadline = math.inf, time.monotonic() + 60
+    fewest = math.inf
     while (now := b"".join(below(out, "rows.jsonl").values()).count(b"\n")) < fewest + 2 * count:
         fewest = min(fewest, now)
         assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
         time.sleep(0.002)
 
 
@@ -81,10 +80,10 @@ def test_an_experiment_killed_again_and_again_ends_with_the_same_rows_and_parame
         wait_for_tasks(process, "broken", tasks)
         time.sleep(draws.uniform(0, 0.03))
         process.send_signal(number)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate()
         assert process.returncode == (75 if number == stop else -number), said
     for process in (start("broken"), undisturbed):
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate()
         assert process.returncode == 0, said
     assert len(below("unbroken", "rows.jsonl")) >= 4
     for name in ("rows.jsonl", "checkpoint.pt"):

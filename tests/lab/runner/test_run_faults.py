@@ -41,9 +41,7 @@ def test_kills_at_random_moments_change_nothing(tmp_path: Path, unbroken: Path) 
     hit: Counter[str] = Counter()
     while hit.total() < 24:
         process, events = start(sitting, tmp_path, UNITS, 2.0)
-        deadline = time.monotonic() + 60
         for _ in range(draws.randrange(1, 30)):  # a unit with its save sends nine events
-            assert events.poll(deadline - time.monotonic())
             last = events.recv()[0]
         time.sleep(draws.uniform(0, 0.004))
         process.kill()
@@ -69,7 +67,7 @@ def test_a_kill_before_any_step_to_the_disk_changes_nothing(tmp_path: Path) -> N
     for step in itertools.count():  # from the new folder's config.json to the finished run's manifest
         path = tmp_path / str(step)
         process, _ = start(sitting_killed_at, path, 3, step)
-        process.join(60)
+        process.join()
         if process.exitcode == 0:
             break
         assert process.exitcode == -signal.SIGKILL
@@ -90,7 +88,7 @@ def test_a_signal_saves_stops_and_resumes_exactly(
     while events.recv() != ("unit", 5):
         pass
     send(process, number)
-    process.join(30)
+    process.join()
     assert process.exitcode == 75
     saved = checkpoint.load(tmp_path / "checkpoint.pt")
     assert 5 <= saved["done"] < UNITS
@@ -119,7 +117,7 @@ def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
     send(process, signal.SIGINT)
     assert events.recv() == "SIGINT"
     send(process, signal.SIGINT)
-    process.join(30)
+    process.join()
     assert process.exitcode == 130
     assert manifest(tmp_path)["exit"].startswith("failed: KeyboardInterrupt")
 
@@ -137,7 +135,7 @@ def test_signal_handlers_are_put_back(tmp_path: Path) -> None:
 def test_a_full_disk_stops_the_run_and_spoils_nothing(tmp_path: Path, unbroken: Path) -> None:
     process, events = start(sitting_on_a_full_disk, tmp_path, UNITS, 7)
     message = events.recv()
-    process.join(30)
+    process.join()
     assert process.exitcode == 1
     assert f"{tmp_path / 'checkpoint.pt'} was not saved: File too large; it needs 70.6 kB" in message
     assert not list(tmp_path.glob("*.partial"))

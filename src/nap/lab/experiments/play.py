@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Generator
 
 from nap.lab import aliases
 from nap.lab.files import write_json
-from nap.lab.loops.rainbow.film import episode, picture, small
-from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun, Changes
-from nap.lab.loops.rainbow.variants import Variant
+from nap.lab.loops.rainbow.games import Games, make
+from nap.lab.loops.rainbow.learner import Learner
+from nap.lab.loops.rainbow.playing import greedy
+from nap.lab.loops.rainbow.replay import Outcome, Replay
+from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun, Changes, Variant
 from nap.lab.report import films
 from nap.lab.runner.checkpoint import load_latest
 
@@ -33,24 +38,24 @@ def play(folder: Path, *, game: str = "", steps: int = 500, seed: int = 0) -> li
     """
     if steps < 1:
         raise ValueError(f"--steps {steps}: it must be at least 1")
-    what = agent_of(folder)
-    if game and game not in what.games:
-        raise ValueError(f"this agent has played {', '.join(dict.fromkeys(what.games))}, not {game!r}")
+    agent = agent_of(folder)
+    if game and game not in agent.games:
+        raise ValueError(f"this agent has played {', '.join(dict.fromkeys(agent.games))}, not {game!r}")
     state, notes = load_latest(folder)
     if state is None:
         raise ValueError(f"no checkpoint in {folder}: the run has not got far enough")
     for note in notes:
         print(note)
     learners = [one["learner"] for one in state["work"].get("agents", [state["work"]])]
-    run = small(what)
+    run = small(agent)
     made, listed = [], []
     for name in ("before", "after"):
         if name == "after":
             with torch.no_grad():
                 for key, parameter in run.learner.online.named_parameters():
                     parameter.copy_(learners[0]["online"][key])
-        game = game or what.games[0]
-        frames, score = episode(run.learner, game, full_actions=what.full_actions, seed=seed, steps=steps)
+        game = game or agent.games[0]
+        frames, score = episode(run.learner, game, full_actions=agent.full_actions, seed=seed, steps=steps)
         file = folder / f"{name}.gif"
         write_gif(file, [picture(frame) for frame in frames])
         made.append((file, score))
@@ -84,3 +89,67 @@ def write_gif(file: Path, pictures: list[np.ndarray]) -> None:
     images = [Image.fromarray(one) for one in pictures]
     length = round(1000 * SECONDS)
     images[0].save(file, save_all=True, append_images=images[1:], duration=length, loop=0, optimize=False)
+
+
+LEAST = 168  # pixels of a picture's shorter side, at least
+COLOURS = np.array(  # of channels, the last that are present in front: Okabe and Ito's, and four more
+    [
+        [86, 180, 233], [230, 159, 0], [0, 158, 115], [240, 228, 66], [0, 114, 178],
+        [213, 94, 0], [204, 121, 167], [160, 160, 160], [120, 94, 240], [255, 255, 255],
+    ],
+    np.uint8,
+)  # fmt: skip
+
+
+def small(agent: AgentRun) -> RainbowRun:
+    """A run as it begins, with one game and next to no replay: for its networks."""
+    settings = agent.settings
+    least = 2 * (settings.stack + settings.n_steps)
+    settings = replace(
+        settings, num_envs=1, replay_size=least, min_replay_size=settings.n_steps, eval_frames=0
+    )
+    return RainbowRun(replace(agent, settings=settings), torch.device("cpu"), graph=False, compile_=False)
+
+
+@torch.no_grad()
+def episode(
+    learner: Learner, game: str, *, full_actions: bool, seed: int, steps: int
+) -> tuple[np.ndarray, float]:
+    """Frames (T, *shape) of the first episode with this seed, or of its first steps; and its score."""
+    games: Games = make(game, 1, full_actions=full_actions)
+    stack, atoms = learner.settings.stack, learner.atoms
+    memory = Replay(1, 2 * (stack + 1), games.shape, stack=stack, steps=1)
+    generator = Generator().manual_seed(seed)
+    frames = [games.reset(seed)]
+    memory.begin_(torch.from_numpy(frames[0]))
+    score, nothing, no = 0.0, torch.zeros(1), torch.zeros(1, dtype=torch.bool)
+    try:
+        for _ in range(steps):
+            noise = learner.online.uniform_numbers(1, generator)
+            actions = greedy(learner.online, memory.newest(), noise, atoms)
+            games.send(actions.numpy())
+            step = games.recv()
+            frames.append(step.frames)
+            score += float(step.scores[0])
+            if step.ended[0]:
+                break
+            memory.add_(actions, Outcome(nothing, nothing, no, no, torch.from_numpy(step.frames)))
+    finally:
+        games.close()
+    return np.concatenate(frames), score
+
+
+def picture(frame: np.ndarray) -> np.ndarray:
+    """A frame in colour, uint8 (H, W, 3), large enough to be seen: grey, or a colour for each channel.
+
+    >>> picture(np.zeros((84, 84), np.uint8)).shape
+    (168, 168, 3)
+    """
+    if frame.ndim == 2:
+        shown = np.repeat(frame[..., None], 3, 2)
+    else:
+        shown = np.zeros((*frame.shape[1:], 3), np.uint8)
+        for channel, colour in zip(frame, COLOURS, strict=False):
+            shown[channel > 0] = colour
+    times = -(-LEAST // min(shown.shape[:2]))
+    return shown.repeat(times, 0).repeat(times, 1)

@@ -15,10 +15,9 @@ import torch
 
 from nap.lab import rows
 from nap.lab.datasets.images import DataMissing
-from nap.lab.experiments.ending import same_command
-from nap.lab.experiments.ending import show as show_what_came
 from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.experiments.tasks import BOARD, Task, chosen, home, not_distributed, open_tasks
+from nap.lab.experiments.tasks import BOARD, Task, chosen, home, not_distributed, open_tasks, same_command
+from nap.lab.experiments.tasks import show as show_what_came
 from nap.lab.files import atomic_write
 from nap.lab.options import MAX_THREADS, Request, RunOptions
 from nap.lab.progress import Display, display, duration

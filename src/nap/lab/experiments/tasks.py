@@ -1,4 +1,4 @@
-"""The runs that were asked for, each with its folder, open and locked."""
+"""The runs that were asked for, each with its folder, open and locked; and what they show at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nap.lab import aliases
+from nap.lab import aliases, claims, report, rows
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.options import Request, RunOptions
 from nap.lab.runner.folder import RunFolder, has_results
@@ -147,3 +147,26 @@ def _opened(
     if options.force:
         shutil.rmtree(path / BOARD, ignore_errors=True)
     return Task(number, run.name if alone else f"{experiment.name} {run.name}", run, folder)
+
+
+def show(folder: Path, *, with_report: bool) -> None:
+    """Print the verdicts on the runs of a folder, and where the figures are."""
+    if not any(file.stat().st_size for file in folder.rglob(rows.FILE_NAME)):
+        print(f"\nNo results: no run in {folder} has got far enough")
+        return
+    print()
+    try:
+        claims.command(folder, False)
+    except ValueError as error:  # the runs are done all the same
+        print(f"No verdicts: {error}")
+    pointer = f"Report: {report.command(folder)}" if with_report else f"Figures: nap report {folder}"
+    print(f"\nResults: {folder}\n{pointer}")
+
+
+def same_command(options: RunOptions) -> str:
+    """What goes on with the runs: with --force it would discard them.
+
+    >>> same_command(RunOptions(force=True))
+    'the same command without --force'
+    """
+    return "the same command" + " without --force" * options.force

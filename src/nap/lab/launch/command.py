@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from nap.lab.experiments.ending import same_command, show
 from nap.lab.experiments.experiment import Experiment
-from nap.lab.experiments.tasks import BOARD, home
+from nap.lab.experiments.tasks import BOARD, home, same_command, show
 from nap.lab.launch.drive import drive
 from nap.lab.launch.engine import Engine, opened
 from nap.lab.launch.jobs import Job, jobs

@@ -15,7 +15,7 @@ from nap.lab.launch import worker_process
 from nap.lab.launch.engine import End
 from nap.lab.launch.jobs import Job
 from nap.lab.launch.options import SweepOptions
-from nap.lab.runner.machine import SIDE_BY_SIDE, cores
+from nap.lab.machine import SIDE_BY_SIDE, cores
 
 GPU = "CUDA_VISIBLE_DEVICES"
 Slot = Mapping[str, str]  # what the environment of a worker in it has more

@@ -15,7 +15,7 @@ from nap.lab.launch import worker_process
 from nap.lab.launch.engine import End, check_answers, gist
 from nap.lab.launch.jobs import Job
 from nap.lab.launch.options import SweepOptions
-from nap.lab.runner.machine import SIDE_BY_SIDE
+from nap.lab.machine import SIDE_BY_SIDE
 
 
 class Cluster:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from nap.lab.runner import content
+from nap.lab.runner import checkpoint
 from nap.lab.runner.work import Work, Wrapped
 
 Parallel = Literal["ddp", "fsdp"]
@@ -83,7 +83,7 @@ class ProcessGroup:
             dist.broadcast_object_list(frame, src=0, group=self._gloo)
             if not self.is_rank0:
                 value = _mapped(frame[0], lambda t: torch.empty(t.shape, dtype=t.dtype))
-            for tensor in content.tensors(value):
+            for tensor in checkpoint.tensors(value):
                 if tensor.numel():
                     dist.broadcast(
                         tensor.detach().cpu().reshape(-1).view(torch.uint8), src=0, group=self._gloo

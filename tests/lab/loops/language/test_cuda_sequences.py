@@ -7,10 +7,9 @@ import torch
 
 from gpu import needs_gpu
 from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, TransformerArm
-from nap.lab.loops.language.build import build, transformer_factory
 from nap.lab.loops.language.settings import MemorizationConfig
 from nap.lab.loops.language.string_run import random_strings
-from nap.lab.loops.language.trainer import Trainer
+from nap.lab.loops.language.trainer import Trainer, build, transformer_factory
 
 pytestmark = [
     *needs_gpu,

@@ -28,7 +28,6 @@ from nap.lab.loops.language.arms import (
     TransformerArm,
     with_weight_decay,
 )
-from nap.lab.loops.language.build import build, transformer_factory
 from nap.lab.loops.language.settings import (
     CopyingConfig,
     MemorizationConfig,
@@ -42,7 +41,7 @@ from nap.lab.loops.language.string_run import (
     copied_strings,
     random_strings,
 )
-from nap.lab.loops.language.trainer import Trainer
+from nap.lab.loops.language.trainer import Trainer, build, transformer_factory
 from nap.lab.runner.work import NotFinite
 
 CPU = torch.device("cpu")

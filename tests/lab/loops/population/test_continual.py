@@ -70,7 +70,8 @@ def test_resetting_the_optimizer_makes_a_difference(arm: Arm) -> None:
 def test_every_method_leaves_its_mark(name: str) -> None:
     """Else agreement with a loop that does nothing would prove nothing."""
     method = METHOD_ARMS[name]
-    runs = [continual(arm, seeds=[0]) for arm in (method, replace(method, method="none"))]
+    plain = replace(method, method="none")
+    runs = [continual(arm, seeds=[0]) for arm in (method, plain)]
     for run in runs:
         finished(run)
     ours, theirs = (torch.cat([p.flatten() for p in run.learner.parameters.values()]) for run in runs)

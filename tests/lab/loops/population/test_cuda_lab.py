@@ -12,8 +12,7 @@ from torch import Tensor
 from gpu import needs_gpu
 from nap.lab.datasets.images import load
 from nap.lab.loops.population.arms import FRESH, LAYER_NORM, NAP, NO_NORM, RESCALED, Arm
-from nap.lab.loops.population.build import METHODS
-from nap.lab.loops.population.continual import ArmRun, ContinualWork
+from nap.lab.loops.population.continual import METHODS, ArmRun, ContinualWork
 from nap.lab.loops.population.learner import member_norms
 from nap.lab.loops.population.settings import Continual
 from nap.lab.runner.work import NotFinite

@@ -9,8 +9,7 @@ import torch
 
 from gpu import needs_gpu
 from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import AgentRun
-from nap.lab.loops.rainbow.variants import FOUR, NAP, Variant
+from nap.lab.loops.rainbow.settings import FOUR, NAP, AgentRun, Variant
 from tiny_agents import TINY, finished
 
 pytestmark = needs_gpu

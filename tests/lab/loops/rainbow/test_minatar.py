@@ -18,8 +18,7 @@ from nap.lab.loops.rainbow.games import MINATAR, make
 from nap.lab.loops.rainbow.minatar import MinAtar
 from nap.lab.loops.rainbow.replay import Replay
 from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun
-from nap.lab.loops.rainbow.variants import NAP
+from nap.lab.loops.rainbow.settings import NAP, AgentConfig, AgentRun
 from nap.lab.models.rainbow_net import RainbowNet
 from tiny_agents import CPU, agent, finished, on_disk_and_back
 

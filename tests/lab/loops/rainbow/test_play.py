@@ -12,11 +12,10 @@ import torch
 from PIL import Image
 
 from nap.lab.cli.main import main
-from nap.lab.experiments.play import agent_of, play
-from nap.lab.loops.rainbow.film import episode, picture, small
+from nap.lab.experiments.play import agent_of, episode, picture, play, small
 from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.settings import NAP
 from nap.lab.loops.rainbow.stacked.run import StackedRun
-from nap.lab.loops.rainbow.variants import NAP
 from nap.lab.report import command as report
 from nap.lab.report.films import films_of
 from nap.lab.runner import RunFolder, run_work
@@ -29,7 +28,7 @@ JOINT = replace(NAP, noise="joint", project_every_updates=2)
 def made(tmp_path: Path) -> Callable[..., tuple[Path, RainbowRun]]:
     def run(**options: object) -> tuple[Path, RainbowRun]:
         work = agent(JOINT, **options)  # type: ignore[arg-type]
-        about = {"experiment": "fig3", "scale": "demo", "run": "run", "config": work.what}
+        about = {"experiment": "fig3", "scale": "demo", "run": "run", "config": work.config}
         with RunFolder.open(tmp_path / "run", **about) as home:  # type: ignore[arg-type]
             run_work(work, home, device=CPU)
         return tmp_path / "run", work
@@ -57,8 +56,8 @@ def test_two_films_of_the_same_episode(
 
 def test_an_agent_is_the_one_that_its_folder_says(made: Callable[..., tuple[Path, RainbowRun]]) -> None:
     folder, work = made()
-    assert asdict(agent_of(folder)) == asdict(work.what)
-    first = small(work.what).learner.online.state_dict()
+    assert asdict(agent_of(folder)) == asdict(work.config)
+    first = small(work.config).learner.online.state_dict()
     for name, value in agent(JOINT).learner.online.state_dict().items():
         assert torch.equal(first[name], value), name
 
@@ -72,7 +71,7 @@ def test_of_a_sequence_any_game_can_be_played(made: Callable[..., tuple[Path, Ra
 
 
 def test_of_several_agents_in_one_run_the_first_plays(tmp_path: Path) -> None:
-    what = replace(agent(JOINT).what, seeds_per_run=2)
+    what = replace(agent(JOINT).config, seeds_per_run=2)
     work = StackedRun(what.agents(), CPU)
     about = {"experiment": "fig3", "scale": "demo", "run": "run", "config": what}
     with RunFolder.open(tmp_path / "run", **about) as home:  # type: ignore[arg-type]

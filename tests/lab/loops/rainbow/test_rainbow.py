@@ -15,7 +15,7 @@ from torch import Tensor
 import nap
 from nap.lab.loops.rainbow import c51, measure
 from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.variants import FOUR, LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
+from nap.lab.loops.rainbow.settings import FOUR, LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
 from nap.lab.runner.work import NotFinite
 from tiny_agents import TINY, agent, finished
 
@@ -31,7 +31,7 @@ def test_an_update_is_what_one_does_by_hand(variant: Variant) -> None:
     """Sample by sample, with an ordinary Adam, on the batch and noise that the same seed gives."""
     run = agent(variant)
     run.step()
-    learner, settings = run.learner, run.what.settings
+    learner, settings = run.learner, run.config.settings
     before, moments = copy.deepcopy(learner.online), copy.deepcopy(learner.optimizer.state_dict())
     target, mass = copy.deepcopy(learner.target), run.replay.mass.clone()
 
@@ -203,7 +203,7 @@ def test_a_compiled_objective_learns_alike(monkeypatch: pytest.MonkeyPatch) -> N
     """Traced here as for a GPU; what makes machine code of it is left out."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     plain = agent(NAP)
-    traced = RainbowRun(plain.what, plain.device, compile_=True)
+    traced = RainbowRun(plain.config, plain.device, compile_=True)
     for one, other in zip(finished(plain), finished(traced), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
         assert one["score"] == other["score"]

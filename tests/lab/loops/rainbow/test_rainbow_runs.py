@@ -16,11 +16,9 @@ from nap.lab.cli.main import main
 from nap.lab.experiments import experiments
 from nap.lab.experiments.play import agent_of
 from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import Changes
-from nap.lab.loops.rainbow.variants import NAP, NAP_LINEAR, RAINBOW, Variant
+from nap.lab.loops.rainbow.settings import NAP, NAP_LINEAR, RAINBOW, Changes, Variant
 from nap.lab.runner import RunFolder, run_work
-from nap.lab.runner.checkpoint import load
-from nap.lab.runner.content import checksum, plain
+from nap.lab.runner.checkpoint import checksum, load, plain
 from nap.lab.runner.signals import StopRequest
 from sittings import start
 from tiny_agents import CPU, agent, finished, on_disk_and_back
@@ -74,7 +72,7 @@ def test_a_folder_under_old_names_resumes(tmp_path: Path) -> None:
         with RunFolder.open(tmp_path, experiment="fig3", scale="demo", run="run", config=config) as folder:
             run_work(agent(NAP), folder, device=CPU, stop=stop, on_progress=progress)
 
-    now = agent(NAP).what
+    now = agent(NAP).config
     go_on(under_old_names(asdict(now)), until=1)
     assert '"lanes"' in (tmp_path / "config.json").read_text()
     assert asdict(agent_of(tmp_path)) == asdict(now)
@@ -153,7 +151,7 @@ def test_an_agent_killed_again_and_again_ends_with_the_same_rows(tmp_path: Path)
     for folder, kills in (("unbroken", [-1]), ("killed", [1, 3, 4, -1])):
         for kill_at in kills:
             process, events = start(sitting, tmp_path / folder, kill_at)
-            process.join(60)
+            process.join()
             assert process.exitcode == (-signal.SIGKILL if kill_at > 0 else 0)
             events.close()
     one, other = ((tmp_path / name / "rows.jsonl").read_text() for name in ("unbroken", "killed"))

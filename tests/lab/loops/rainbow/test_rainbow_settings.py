@@ -14,7 +14,7 @@ def test_settings_and_variants_need_no_torch() -> None:
         "from nap.lab.loops.rainbow.atari import GAMES\n"
         "from nap.lab.loops.rainbow.games import BUILT_IN, MINATAR\n"
         "from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun\n"
-        "from nap.lab.loops.rainbow.variants import FOUR, NAP\n"
+        "from nap.lab.loops.rainbow.settings import FOUR, NAP\n"
         "run = AgentRun(NAP, AgentConfig(), ('pong',), frames=16, intervals=1, seed=3)\n"
         "assert list(run.seeds) == [3] and len(FOUR) == 4 and len(GAMES) == 57\n"
         "try:\n"

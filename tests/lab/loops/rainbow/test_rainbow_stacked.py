@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from nap.lab.loops.rainbow.networks import build
+from nap.lab.loops.rainbow.learner import build
 from nap.lab.loops.rainbow.replay import Replay
 from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.settings import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
 from nap.lab.loops.rainbow.stacked.blocks import BLOCK, Blocks, share_
 from nap.lab.loops.rainbow.stacked.network import StackedNet
 from nap.lab.loops.rainbow.stacked.run import StackedRun
-from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
 from nap.lab.models.rainbow_net import RainbowNet, noise_of
 from nap.lab.runner import RunFolder, run_work
 from nap.lab.runner.work import NotFinite
@@ -51,7 +51,7 @@ def double() -> Iterator[None]:
 
 def stack(runs: Sequence[RainbowRun], **options: Any) -> StackedRun:
     """A stack of agents like these."""
-    return StackedRun([run.what for run in runs], CPU, **options)
+    return StackedRun([run.config for run in runs], CPU, **options)
 
 
 def parameters(run: RainbowRun) -> dict[str, Tensor]:
@@ -62,7 +62,7 @@ def assert_alike(stacked: StackedRun, alone: Sequence[RainbowRun], *, rtol: floa
     """Rows, weights, targets, moments and priorities of every agent, at the end of its run."""
     rows = finished(stacked)
     for run, other in zip(stacked.runs, alone, strict=True):
-        own = [row for row in rows if row["seed"] == run.what.seed and row["arm"] == run.variant.name]
+        own = [row for row in rows if row["seed"] == run.config.seed and row["arm"] == run.variant.name]
         for row, expected in zip(own, finished(other), strict=True):
             assert row.keys() == expected.keys()
             for key, value in expected.items():
@@ -227,7 +227,7 @@ def test_a_stack_killed_again_and_again_ends_with_the_same_rows(tmp_path: Path) 
     for folder, kills in (("unbroken", [-1]), ("killed", [1, 3, 4, -1])):
         for kill_at in kills:
             process, events = start(sitting, tmp_path / folder, kill_at)
-            process.join(120)
+            process.join()
             assert process.exitcode == (-signal.SIGKILL if kill_at > 0 else 0)
             events.close()
     one, other = ((tmp_path / name / "rows.jsonl").read_text() for name in ("unbroken", "killed"))

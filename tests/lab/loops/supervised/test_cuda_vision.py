@@ -12,10 +12,9 @@ import torch
 
 from gpu import needs_gpu
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.cifar_run import CifarWork
 from nap.lab.loops.supervised.imagenet_run import ImageNetWork
-from nap.lab.loops.supervised.settings import CifarConfig, ImageNetConfig
+from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, CifarConfig, ImageNetConfig, VisionArm
 from nap.lab.loops.supervised.stacked import checked_kernel
 
 pytestmark = needs_gpu

@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from gpu import CUDA, DEVICE
-from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.loops.supervised.build import build, vgg_factory
+from nap.lab.loops.supervised.classifier import build, vgg_factory
 from nap.lab.loops.supervised.random_crop import PaddedImages
-from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, CifarConfig, VisionArm
 from nap.lab.loops.supervised.trainer import Trainer
 
 pytestmark = pytest.mark.cuda

@@ -19,7 +19,6 @@ from nap.lab.datasets.image_files import load_image_folders
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised import loading, shared_memory
-from nap.lab.loops.supervised.arms import BASELINE
 from nap.lab.loops.supervised.imagenet_run import ImageNetWork
 from nap.lab.loops.supervised.loading import (
     Batch,
@@ -31,9 +30,9 @@ from nap.lab.loops.supervised.loading import (
     workers_for,
 )
 from nap.lab.loops.supervised.random_resized_crop import ResizedCrops
-from nap.lab.loops.supervised.settings import ImageNetConfig
-from nap.lab.loops.supervised.shared_memory import WorkerLost, check_room, worker_errors_explained
-from nap.lab.runner.machine import SIDE_BY_SIDE
+from nap.lab.loops.supervised.settings import BASELINE, ImageNetConfig
+from nap.lab.loops.supervised.workers import WorkerLost, check_room, worker_errors_explained
+from nap.lab.machine import SIDE_BY_SIDE
 from small_images import write_folders
 from two_processes import CPU
 

@@ -9,8 +9,8 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 import nap
-from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.loops.supervised.build import build
+from nap.lab.loops.supervised.classifier import build
+from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.stacked.convert import (
     FRONT,
     POOL,

@@ -22,10 +22,9 @@ from nap.lab.cli.main import main
 from nap.lab.experiments.table1_cifar import DEMO
 from nap.lab.experiments.table1_cifar.runs import runs
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.loops.supervised.build import build
 from nap.lab.loops.supervised.cifar_run import CifarWork
-from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.supervised.classifier import build
+from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, CifarConfig, VisionArm
 from nap.lab.loops.supervised.stacked import conv
 from nap.lab.loops.supervised.stacked.convert import stackable
 from nap.lab.loops.supervised.stacked_trainer import StackedTrainer

@@ -16,10 +16,9 @@ from nap.lab.experiments import load
 from nap.lab.experiments.table1_cifar import PAPER
 from nap.lab.experiments.table1_cifar.figure import table
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.supervised.arms import NAP, TRANSLATED
 from nap.lab.loops.supervised.cifar_run import CifarWork
 from nap.lab.loops.supervised.imagenet_run import ImageNetWork
-from nap.lab.loops.supervised.settings import CifarConfig, ImageNetConfig
+from nap.lab.loops.supervised.settings import NAP, TRANSLATED, CifarConfig, ImageNetConfig
 from nap.lab.rows import Rows
 from nap.schedules import weight_decay_rates
 from small_images import write_folders

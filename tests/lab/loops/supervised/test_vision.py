@@ -25,11 +25,10 @@ from nap.lab.experiments.table1_cifar import DEMO
 from nap.lab.experiments.table1_cifar.runs import runs
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised import classifier, trainer
-from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED, VisionArm
-from nap.lab.loops.supervised.build import vgg_factory
 from nap.lab.loops.supervised.cifar_run import CifarWork
+from nap.lab.loops.supervised.classifier import vgg_factory
 from nap.lab.loops.supervised.random_crop import PaddedImages, PaddingMode, pad
-from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, TRANSLATED, CifarConfig, VisionArm
 from nap.lab.models.vgg import vgg
 from nap.lab.runner import checkpoint
 from nap.lab.runner.work import NotFinite

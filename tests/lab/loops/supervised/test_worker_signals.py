@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nap.lab.loops.supervised.loading import loader, stream_batches
-from nap.lab.loops.supervised.worker_init import worker_init
+from nap.lab.loops.supervised.workers import worker_init
 
 pytestmark = pytest.mark.multiprocess
 
@@ -84,7 +84,6 @@ def test_streams_that_are_left_midway_end_soon_and_without_complaint() -> None:
         [sys.executable, __file__],
         capture_output=True,
         text=True,
-        timeout=60,
         env={**os.environ, "PYTHONUNBUFFERED": ""},
     )
     assert (found.returncode, found.stdout, found.stderr) == (0, "begun\nbegun\n", "")

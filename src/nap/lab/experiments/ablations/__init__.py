@@ -10,7 +10,7 @@ from nap.lab.experiments.common.rainbow import RainbowConfig, adapt
 from nap.lab.experiments.experiment import Experiment
 from nap.lab.experiments.minatar import TUNING
 from nap.lab.loops.rainbow.games import MINATAR
-from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, RAINBOW
+from nap.lab.loops.rainbow.settings import LAYER_NORM, NAP, RAINBOW
 from nap.validation import check_range as check
 
 RARELY, NO_OFFSETS = f"{NAP.name}, projected rarely", f"{NAP.name}, no offsets"

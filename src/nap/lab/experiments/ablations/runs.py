@@ -13,7 +13,7 @@ from nap.lab.experiments.ablations import (
 )
 from nap.lab.experiments.common.rainbow.runs import single_runs
 from nap.lab.experiments.experiment import Run
-from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW
+from nap.lab.loops.rainbow.settings import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW
 
 
 def runs(config: AblationsConfig) -> list[Run]:

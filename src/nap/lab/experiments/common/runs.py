@@ -43,20 +43,20 @@ def seeded_runs(
     """
     settings = replace(settings, seeds=type(settings).seeds, first_seed=0)
     first = config.first_seed
-    whats = [
+    networks = [
         NetworkRun(arm, settings, seed, tags, min(seeds_per_run, first + config.seeds - seed))
         for arm in arms
         for seed in range(first, first + config.seeds, seeds_per_run)
     ]
     return [
         Run(
-            f"{prefix}{slug(what.arm.name)}-{named_seeds(what.seeds)}",
-            what,
-            partial(work, what),
+            f"{prefix}{slug(network.arm.name)}-{named_seeds(network.seeds)}",
+            network,
+            partial(work, network),
             distributed,
-            group=f"{prefix}{slug(what.arm.name)}",
+            group=f"{prefix}{slug(network.arm.name)}",
         )
-        for what in whats
+        for network in networks
     ]
 
 
@@ -99,9 +99,9 @@ def arm_run(
     kind: type[ContinualWork] = ContinualWork,
 ) -> Run:
     """The run of one arm; `tags` are more fields of each of its rows."""
-    what = ArmRun(arm, config, tags)
+    network = ArmRun(arm, config, tags)
 
     def start(device: torch.device) -> ContinualWork:
-        return kind(what, load(config.data, count=config.images or None), device)
+        return kind(network, load(config.data, count=config.images or None), device)
 
-    return Run(slug(name), what, start)
+    return Run(slug(name), network, start)

@@ -12,8 +12,7 @@ from nap.lab.datasets.streams import batches
 from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.fig2 import MODES, Fig2Config
 from nap.lab.loops.population.arms import LAYER_NORM
-from nap.lab.loops.population.build import network_factory
-from nap.lab.loops.population.continual import best_strategy, skeleton_of
+from nap.lab.loops.population.continual import best_strategy, network_factory, skeleton_of
 from nap.lab.loops.population.coupling import Coupling
 from nap.lab.loops.population.learner import Learner, Recipe
 from nap.lab.loops.population.settings import continual

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.common.rainbow import EVERY_THIRD, RainbowConfig
 from nap.lab.experiments.experiment import Experiment, arm_names
-from nap.lab.loops.rainbow.variants import FOUR
+from nap.lab.loops.rainbow.settings import FOUR
 from nap.validation import check_range as check
 
 if TYPE_CHECKING:

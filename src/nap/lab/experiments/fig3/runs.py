@@ -7,7 +7,7 @@ from dataclasses import replace
 from nap.lab.experiments.common.rainbow.runs import single_runs
 from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.fig3 import Fig3Config
-from nap.lab.loops.rainbow.variants import FOUR
+from nap.lab.loops.rainbow.settings import FOUR
 
 
 def runs(config: Fig3Config, experiment: str = "fig3") -> list[Run]:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from nap.lab.experiments import fig3
 from nap.lab.experiments.common.rainbow import RainbowConfig, adapt
 from nap.lab.experiments.experiment import Experiment, arm_names
-from nap.lab.loops.rainbow.settings import Changes
-from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, RAINBOW
+from nap.lab.loops.rainbow.settings import LAYER_NORM, NAP, RAINBOW, Changes
 from nap.validation import check_range as check
 
 CONTINUAL = tuple(

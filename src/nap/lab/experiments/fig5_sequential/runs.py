@@ -14,8 +14,7 @@ from nap.lab.experiments.fig5_sequential import (
     Fig5SequentialConfig,
 )
 from nap.lab.loops.rainbow.games import BUILT_IN
-from nap.lab.loops.rainbow.settings import AgentRun, Changes
-from nap.lab.loops.rainbow.variants import Variant
+from nap.lab.loops.rainbow.settings import AgentRun, Changes, Variant
 
 
 def runs(config: Fig5SequentialConfig, experiment: str = "fig5-sequential") -> list[Run]:
@@ -37,7 +36,7 @@ def _run(
     tags: dict[str, Any] = {"experiment": experiment}
     if len(games) == 1:
         tags |= {"visit": config.games.index(games[0]), "cycle": 1}
-    what = AgentRun(
+    agent = AgentRun(
         replace(config.adapted(variant), decay=config.decay),
         config.agent(),
         games,
@@ -50,4 +49,4 @@ def _run(
         seeds_per_run=len(seeds),
     )
     where = f"{games[0]} " if len(games) == 1 else ""
-    return agent_run(f"{where}{variant.name}", what, f"{where}{variant.name}")
+    return agent_run(f"{where}{variant.name}", agent, f"{where}{variant.name}")

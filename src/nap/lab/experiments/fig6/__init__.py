@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nap.lab.experiments import fig3
 from nap.lab.experiments.common.rainbow import EVERY_THIRD, RainbowConfig, adapt
 from nap.lab.experiments.experiment import Experiment
-from nap.lab.loops.rainbow.variants import NAP
+from nap.lab.loops.rainbow.settings import NAP
 
 ENDS = (0.25, 0.5, 0.75, 1.0)  # of the paper, as fractions of training
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from nap.lab.experiments.common.rainbow.runs import single_runs
 from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.fig6 import Fig6Config, ending_at
-from nap.lab.loops.rainbow.variants import NAP_LINEAR
+from nap.lab.loops.rainbow.settings import NAP_LINEAR
 
 
 def runs(config: Fig6Config, experiment: str = "fig6") -> list[Run]:

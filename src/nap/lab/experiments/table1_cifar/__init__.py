@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.experiment import Experiment, Tuning, arm_names
-from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED
-from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, TRANSLATED, CifarConfig
 from nap.lab.models.presets import VGG_LIKE
 from nap.validation import check_range as check
 

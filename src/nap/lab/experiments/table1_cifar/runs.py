@@ -10,9 +10,8 @@ from nap.lab.experiments.table1_cifar import (
     ARMS,
     Table1CifarConfig,
 )
-from nap.lab.loops.supervised.arms import VisionArm
 from nap.lab.loops.supervised.cifar_run import CifarWork
-from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.supervised.settings import CifarConfig, VisionArm
 
 
 def runs(config: Table1CifarConfig) -> list[Run]:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.experiment import Experiment, arm_names
-from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED
-from nap.lab.loops.supervised.settings import ImageNetConfig
+from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, TRANSLATED, ImageNetConfig
 
 ARMS = (BASELINE, NORM_ONLY, NAP, TRANSLATED)
 if TYPE_CHECKING:

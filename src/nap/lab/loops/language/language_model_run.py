@@ -9,8 +9,7 @@ import torch
 from nap.lab.datasets.corpus import load
 from nap.lab.datasets.tokens import TokenFile, Windows
 from nap.lab.loops.common.parallel import parallelism
-from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.language.build import build, transformer_factory
+from nap.lab.loops.common.work import NetworkRun, Row, next_chunk, seeded
 from nap.lab.loops.language.eval_sets import (
     HELD_OUT,
     EvalSet,
@@ -20,13 +19,11 @@ from nap.lab.loops.language.eval_sets import (
 )
 from nap.lab.loops.language.evaluation import evaluate_questions
 from nap.lab.loops.language.settings import LanguageModelConfig
-from nap.lab.loops.language.trainer import Trainer
+from nap.lab.loops.language.trainer import Trainer, build, transformer_factory
 from nap.lab.runner.distributed import current_group
 from nap.lab.runner.work import OtherInputs
 
-Row = dict[str, Any]
 WORTH_COMPILING = 500  # updates of a run; a guess, not measured yet
-CHUNK = 10  # updates between two checks for signals; torchrun grants 30 seconds to the last ones and the save
 
 
 class LanguageModelWork:
@@ -39,9 +36,9 @@ class LanguageModelWork:
     unit = "updates"
     steps_per_unit = 1
 
-    def __init__(self, what: NetworkRun, device: torch.device, *, compile_: bool | None = None):
-        self.what, self.device = what, device
-        s: LanguageModelConfig = what.settings
+    def __init__(self, run: NetworkRun, device: torch.device, *, compile_: bool | None = None):
+        self.run, self.device = run, device
+        s: LanguageModelConfig = run.settings
         group = current_group()
         if s.batch_size // s.grad_accum_steps % group.world_size:
             raise ValueError(
@@ -87,16 +84,15 @@ class LanguageModelWork:
             tied=s.tie_embeddings,
             recompute=s.activation_checkpointing,
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(what.seed)
-            model, projector = build(what.arm, make, self.train[[0]][:, :-1])
+        with seeded(run.seed):
+            model, projector = build(run.arm, make, self.train[[0]][:, :-1])
         model.to(device)
         self.trainer = Trainer(
             model,
             projector,
             learning_rate=s.rate,
             spans={"accuracy": slice(None)},
-            weight_decay=what.arm.weight_decay or s.weight_decay,
+            weight_decay=run.arm.weight_decay or s.weight_decay,
             clip=s.clip,
             half=cuda,
             compile_=(cuda and s.steps >= WORTH_COMPILING) if compile_ is None else compile_,
@@ -104,17 +100,16 @@ class LanguageModelWork:
         )
 
     def step(self) -> list[Row]:
-        s: LanguageModelConfig = self.what.settings
-        due = min(s.steps, (self.done // s.eval_every + 1) * s.eval_every)
-        last = min(due, self.done + CHUNK)
+        s: LanguageModelConfig = self.run.settings
+        last, due = next_chunk(self.done, s.steps, eval_every=s.eval_every)
         for step in range(self.done, last):
-            batch = self.train.batch(self.what.seed, step, s.batch_size).to(self.device)
+            batch = self.train.batch(self.run.seed, step, s.batch_size).to(self.device)
             self.trainer.step(*batch.chunk(s.grad_accum_steps))
         self.trainer.watch.check()
         self.done = last
         if last < due:
             return []
-        common = {"arm": self.what.arm.name, **self.what.tags, "seed": self.what.seed, "step": last}
+        common = self.run.row() | {"step": last}
         row = common | self.trainer.read() | self.trainer.numbers() | self._validation()
         rows = [row | {"learning_rate": s.rate(last - 1)}]
         return rows if last < self.total else rows + self._evaluation(common)
@@ -133,7 +128,7 @@ class LanguageModelWork:
 
     def _validation(self) -> Row:
         """Loss and accuracy on the first windows of the held-out documents."""
-        loss, accuracy = self.evaluate(self.valid, self.what.settings.valid_windows)
+        loss, accuracy = self.evaluate(self.valid, self.run.settings.valid_windows)
         return {"valid_loss": loss, "valid_accuracy": accuracy}
 
     def evaluate(self, windows: Windows, at_most: int = 0) -> tuple[float, float]:
@@ -146,7 +141,7 @@ class LanguageModelWork:
 
     def _evaluation(self, common: Row) -> list[Row]:
         """A row for each eval set."""
-        s: LanguageModelConfig = self.what.settings
+        s: LanguageModelConfig = self.run.settings
         rows = []
         for name, eval_set in self._eval_sets.items():
             if isinstance(eval_set, Windows):

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from nap.lab.datasets.streams import batches
-from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.language.build import build, transformer_factory
+from nap.lab.loops.common.optimizer import reset_
+from nap.lab.loops.common.work import NetworkRun, Row, seeded
 from nap.lab.loops.language.settings import CopyingConfig, MemorizationConfig, MemorizationRunConfig
-from nap.lab.loops.language.trainer import Spans, Trainer
+from nap.lab.loops.language.trainer import Spans, Trainer, build, transformer_factory
 
-Row = dict[str, Any]
 UNSEEN = 128  # held-out strings that copying is evaluated on
 WORTH_COMPILING = 2000  # updates of a run; a guess, not measured yet
 _RANDOM, _COPIED, _HELD_OUT = range(3)  # first number of each generator's key: no random number is used twice
@@ -57,7 +56,7 @@ class StringWork(ABC):
 
     def __init__(
         self,
-        what: NetworkRun,
+        run: NetworkRun,
         device: torch.device,
         *,
         tasks: int,
@@ -66,17 +65,16 @@ class StringWork(ABC):
         spans: Spans,
         compile_: bool | None = None,
     ):
-        self.what, self.device, self.steps = what, device, steps
+        self.run, self.device, self.steps = run, device, steps
         self.chunk = min(chunk, steps)
         self._chunks = -(-steps // self.chunk)
         self.total, self.done = tasks * self._chunks, 0
         self.steps_per_unit = self.chunk
-        settings, cuda = what.settings, device.type == "cuda"
+        settings, cuda = run.settings, device.type == "cuda"
         example = self.strings(1)[:2, :-1]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(what.seed)
+        with seeded(run.seed):
             model, projector = build(
-                what.arm, transformer_factory(settings, settings.vocabulary, example.shape[1]), example
+                run.arm, transformer_factory(settings, settings.vocabulary, example.shape[1]), example
             )
         model.to(device)
         if compile_ is None:
@@ -86,7 +84,7 @@ class StringWork(ABC):
             projector,
             learning_rate=settings.learning_rate,
             spans=spans,
-            weight_decay=what.arm.weight_decay,
+            weight_decay=run.arm.weight_decay,
             clip=settings.clip or None,
             half=cuda,
             compile_=compile_,
@@ -105,17 +103,16 @@ class StringWork(ABC):
         finished, at = divmod(self.done, self._chunks)
         task, first = finished + 1, at * self.chunk
         last = min(self.steps, first + self.chunk)
-        data, size = self._data(task), self.what.settings.batch_size
+        data, size = self._data(task), self.run.settings.batch_size
         per_epoch, epoch, index = len(data) // size, -1, torch.empty(0)
         for step in range(first, last):
             if step // per_epoch != epoch:
                 epoch = step // per_epoch
-                index = batches(self.what.seed, task, epoch, count=len(data), batch_size=size).to(self.device)
+                index = batches(self.run.seed, task, epoch, count=len(data), batch_size=size).to(self.device)
             self.trainer.step(data[index[step % per_epoch]])
         means = self.trainer.read() | self.trainer.numbers()
         self.done += 1
-        common = {"arm": self.what.arm.name, **self.what.tags, "seed": self.what.seed}
-        return [common | row for row in self.rows(task, last, means)]
+        return [self.run.row() | row for row in self.rows(task, last, means)]
 
     def state_dict(self) -> dict[str, Any]:
         return {"done": self.done, "trainer": self.trainer.state_dict()}
@@ -133,11 +130,11 @@ class StringWork(ABC):
 class MemorizationWork(StringWork):
     """Random strings, new ones for each task. A row for each task, and ten of kind "trajectory" within it."""
 
-    def __init__(self, what: NetworkRun, device: torch.device, **options: Any):
-        settings: MemorizationRunConfig = what.settings
+    def __init__(self, run: NetworkRun, device: torch.device, **options: Any):
+        settings: MemorizationRunConfig = run.settings
         self._so_far: list[float] = []
         super().__init__(
-            what,
+            run,
             device,
             tasks=settings.tasks,
             steps=settings.steps,
@@ -147,13 +144,13 @@ class MemorizationWork(StringWork):
         )
 
     def step(self) -> list[Row]:
-        if self.what.settings.optimizer_state == "reset" and self.done % self._chunks == 0:
-            self.trainer.reset_optimizer_()
+        if self.run.settings.optimizer_state == "reset" and self.done % self._chunks == 0:
+            reset_(self.trainer.optimizer)
         return super().step()
 
     def strings(self, task: int) -> Tensor:
-        s: MemorizationConfig = self.what.settings
-        return random_strings(self.what.seed, task, count=s.strings, length=s.length, vocabulary=s.vocabulary)
+        s: MemorizationConfig = self.run.settings
+        return random_strings(self.run.seed, task, count=s.strings, length=s.length, vocabulary=s.vocabulary)
 
     def rows(self, task: int, step: int, means: Row) -> list[Row]:
         self._so_far.append(means["accuracy"])
@@ -184,13 +181,13 @@ class CopyingWork(StringWork):
     which cannot be memorised.
     """
 
-    def __init__(self, what: NetworkRun, device: torch.device, **options: Any):
-        s: CopyingConfig = what.settings
+    def __init__(self, run: NetworkRun, device: torch.device, **options: Any):
+        s: CopyingConfig = run.settings
         spans = {"retrieval": slice(s.prefix + 1, None), "memorisation": slice(s.prefix - 1)}
-        super().__init__(what, device, tasks=1, steps=s.steps, chunk=s.eval_every, spans=spans, **options)
+        super().__init__(run, device, tasks=1, steps=s.steps, chunk=s.eval_every, spans=spans, **options)
 
     def strings(self, task: int) -> Tensor:
-        return self._copied(self.what.settings.strings)
+        return self._copied(self.run.settings.strings)
 
     def rows(self, task: int, step: int, means: Row) -> list[Row]:
         return [{"step": step} | means | {"unseen": self._unseen()}]
@@ -200,9 +197,9 @@ class CopyingWork(StringWork):
         return accuracies["retrieval"]
 
     def _copied(self, count: int, *, held_out: bool = False) -> Tensor:
-        s: CopyingConfig = self.what.settings
+        s: CopyingConfig = self.run.settings
         return copied_strings(
-            self.what.seed,
+            self.run.seed,
             count=count,
             prefix=s.prefix,
             suffix=s.suffix,

@@ -1,4 +1,4 @@
-"""One update of a transformer on tokens: predict each from those before it."""
+"""A transformer: how it is built, and one update of it on tokens: predict each from those before it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nap
-from nap import diagnostics
 from nap.lab.loops.common.nonfinite import UpdateMonitor
+from nap.lab.loops.common.optimizer import FOLLOWED, norms_and_rates
 from nap.lab.loops.common.parallel import Single
+from nap.lab.loops.language.arms import TransformerArm
+from nap.lab.loops.language.settings import TransformerConfig
+from nap.lab.models.transformer import Transformer
 from nap.projection.misuse import MisuseWarning
-from nap.weights import Role
 
 Spans = Mapping[str, slice]  # name of an accuracy → the predictions that it is over, counted from 0
 
@@ -158,21 +160,10 @@ class Trainer:
         self._since = 0
         return self.watch.read() | dict(zip(self.spans, shares, strict=True))
 
-    @torch.no_grad()
-    def reset_optimizer_(self) -> None:
-        """Zero the optimizer's moments and step count."""
-        for state in self.optimizer.state.values():
-            for value in state.values():
-                value.zero_()
-
     def numbers(self) -> dict[str, float]:
         """The parameter norm, and the geometric mean of the effective learning rates."""
-        row = {"parameter_norm": float(diagnostics.parameter_norm(self.model))}
-        table = nap.weight_groups(self.model)
-        if followed := [weight.name for weight in table.of(Role.SCALE_INVARIANT, Role.NORMALISED)]:
-            rates = nap.effective_learning_rates(self.model, self.optimizer, weights=followed)
-            row["effective_rate"] = torch.tensor(list(rates.values())).double().log().mean().exp().item()
-        return row
+        followed = [weight.name for weight in nap.weight_groups(self.model).of(*FOLLOWED)]
+        return norms_and_rates(self.model, self.optimizer, followed)
 
     def state_dict(self) -> dict[str, Any]:
         """The same from one process and from several; with several, only rank 0 gets the tensors."""
@@ -209,3 +200,37 @@ class Trainer:
         self.watch.load_state_dict(state["watch"])
         self._accuracies.copy_(state["right"])
         self.updates, self._since = state["updates"], state["since"]
+
+
+def transformer_factory(
+    settings: TransformerConfig, vocabulary: int, length: int, *, tied: bool = False, recompute: bool = False
+) -> Callable[[], Transformer]:
+    """Builds a transformer of these settings for so many tokens and positions at each call."""
+    return lambda: Transformer(
+        vocabulary,
+        length,
+        blocks=settings.blocks,
+        heads=settings.heads,
+        width=settings.width,
+        norm=settings.backbone_norm,
+        branches=settings.branches,
+        positions=settings.positions,
+        tied=tied,
+        recompute=recompute,
+    )
+
+
+def build(
+    arm: TransformerArm, make: Callable[[], nn.Module], tokens: Tensor
+) -> tuple[nn.Module, nap.Projector | None]:
+    """A fresh network, from the global random state, and its projector, if the arm projects.
+
+    Without norms every weight can be projected too (§C.3 does so): that fixes the scale of the function.
+    """
+    model = make()
+    if arm.norm:
+        nap.normalize_(model, tokens, norm=arm.kind, affine="scale_offset" if arm.scale else "none")
+        nap.fuse_relus_(model, tokens)
+    if not arm.project:
+        return model, None
+    return model, nap.Projector(model, output=arm.output, embeddings=arm.embeddings, branches=arm.branches)

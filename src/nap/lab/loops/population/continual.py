@@ -17,14 +17,14 @@ from torch import Tensor, nn
 import nap
 from nap.lab.datasets.images import Images
 from nap.lab.datasets.streams import Stream, batches
+from nap.lab.loops.common.optimizer import reset_
 from nap.lab.loops.population import diagnostics
-from nap.lab.loops.population.arms import Arm
-from nap.lab.loops.population.build import METHODS, network_factory
+from nap.lab.loops.population.arms import Arm, Strengths
 from nap.lab.loops.population.learner import Learner, Recipe, Tally
-from nap.lab.loops.population.projection import PopulationProjector
-from nap.lab.loops.population.settings import Continual
-from nap.lab.loops.population.stacking import Strategy, build, initial_values
-from nap.methods import Method
+from nap.lab.loops.population.settings import Continual, OneNetwork
+from nap.lab.loops.population.stacking import PopulationProjector, Strategy, build, initial_values
+from nap.lab.models.nets import cnn, mlp
+from nap.methods import L2, L2Init, Langevin, LeakyReLU, Method, ReDo, ShrinkAndPerturb
 
 Row = dict[str, Any]
 _START, _EPOCH, _CHANGE = range(3)  # what random numbers are for: none is used twice
@@ -169,7 +169,7 @@ class ContinualWork:
             if self.arm.fresh:
                 learner.load_parameters_(self._initial(learner.skeleton, task, learner.images.device))
             if self._resets_optimizer:
-                learner.reset_optimizer_()
+                reset_(learner.optimizer)
         x, y = learner.inputs(self.probe), learner.labels.gather(1, self.probe)
         self._start = {"start_gradient_norm": diagnostics.gradient_norms(learner, x, y).double().cpu()}
 
@@ -240,3 +240,21 @@ def best_strategy(network: str, device: torch.device, numbers: int, members: int
 def _number(*key: int) -> int:
     """A seed for torch from several numbers."""
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+
+
+METHODS: Mapping[str, Callable[[Strengths, float], Method]] = {  # of strengths and learning rate
+    "none": lambda s, lr: Method(),
+    "L2": lambda s, lr: L2(s.l2),
+    "L2 Init": lambda s, lr: L2Init(s.l2_init),
+    "shrink and perturb": lambda s, lr: ShrinkAndPerturb(s.shrink, s.perturb),
+    "ReDo": lambda s, lr: ReDo(tau=s.redo_tau, every=s.redo_every),
+    "leaky ReLU": lambda s, lr: LeakyReLU(s.leak),
+    "Langevin": lambda s, lr: Langevin(std=s.noise * lr),
+}
+
+
+def network_factory(settings: OneNetwork, shape: Sequence[int], classes: int) -> Callable[[], nn.Module]:
+    """Builds a network of these settings for images of `shape` (C, H, W) at each call."""
+    if settings.network == "mlp":
+        return lambda: mlp(shape, classes, width=settings.width, depth=settings.depth)
+    return lambda: cnn(shape, classes, channels=settings.channels, hidden=settings.width)

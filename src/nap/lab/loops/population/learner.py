@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from nap.lab.datasets.streams import reorder
 from nap.lab.loops.common.cuda_graph import capture, compile_static
 from nap.lab.loops.common.nonfinite import NonFiniteGuard, culprit
-from nap.lab.loops.population.projection import PopulationProjector
-from nap.lab.loops.population.stacking import Stacked, Strategy, forward
+from nap.lab.loops.common.optimizer import load_named_state_, named_state, reset_
+from nap.lab.loops.population.stacking import PopulationProjector, Stacked, Strategy, forward
 from nap.lab.runner.work import NotFinite
 from nap.methods import Method, Training
 from nap.methods.moments import moments_of
@@ -155,27 +155,18 @@ class Learner:
         for name, parameter in self.parameters.items():
             parameter.copy_(parameters[name])
 
-    @torch.no_grad()
-    def reset_optimizer_(self) -> None:
-        """Zero the optimizer's moments and step count."""
-        for state in self.optimizer.state.values():
-            for value in state.values():
-                value.zero_()
-
     def state_dict(self) -> dict[str, Any]:
         return {
             "parameters": {name: p.detach() for name, p in self.parameters.items()},
-            "optimizer": {name: dict(self.optimizer.state[p]) for name, p in self.parameters.items()},
+            "optimizer": named_state(self.optimizer, self.parameters),
             "method": self.method.state_dict(),
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """In place: a captured graph goes on with these very tensors."""
-        for name, parameter in self.parameters.items():
-            parameter.copy_(state["parameters"][name])
-            for key, value in self.optimizer.state[parameter].items():
-                value.copy_(state["optimizer"][name][key])
+        self.load_parameters_(state["parameters"])
+        load_named_state_(self.optimizer, self.parameters, state["optimizer"])
         self.method.load_state_dict(state["method"])
         self._guard.reset_()
 
@@ -253,7 +244,7 @@ class Learner:
         changing = [*self.parameters.values(), self._position, self._sums, *self._guard.tensors]
         step = capture(self._update, changing, self.generators) if self.recipe.graph else self._update
         self.load_parameters_(self.initial)
-        self.reset_optimizer_()
+        reset_(self.optimizer)
         self._position.zero_()
         self._sums.zero_()
         self._guard.reset_()

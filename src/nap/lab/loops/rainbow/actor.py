@@ -10,9 +10,30 @@ import torch
 from torch import Generator, Tensor
 
 from nap.lab.loops.common.cuda_graph import capture, compile_static
-from nap.lab.loops.rainbow.evaluation import greedy
+from nap.lab.loops.rainbow.playing import greedy
 from nap.lab.loops.rainbow.replay import Outcome, Replay
 from nap.lab.models.rainbow_net import RainbowNet
+
+
+class OnHost:
+    """A copy of a tensor of the device, which is sent without waiting."""
+
+    def __init__(self, tensor: Tensor):
+        self._tensor = tensor
+        self._copy = torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        self._arrived = torch.cuda.Event(blocking=True) if tensor.is_cuda else None
+
+    def send(self) -> None:
+        """Begin to copy what the tensor holds now."""
+        self._copy.copy_(self._tensor, non_blocking=True)
+        if self._arrived is not None:
+            self._arrived.record()
+
+    def wait(self) -> np.ndarray:
+        """What was sent last, as soon as it is there."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._copy.numpy().copy()
 
 
 class Actor:
@@ -37,8 +58,7 @@ class Actor:
         device = replay.mass.device
         self.actions = torch.zeros(replay.num_envs, dtype=torch.int64, device=device)
         self.outcome = _empty_outcome(replay)
-        self._announced = torch.zeros(replay.num_envs, dtype=torch.int64, pin_memory=device.type == "cuda")
-        self._arrived = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
+        self._on_host = OnHost(self.actions)
         self._best = compile_static(self.best) if compile_ else self.best
         self._turn: Callable[[], None] = self._take_in
         if graph:
@@ -47,12 +67,12 @@ class Actor:
     def turn(self) -> None:
         """Store `outcome`, what the games did with `actions`, and put the next actions in their place."""
         self._turn()
-        self._announce()
+        self._on_host.send()
 
     def begin(self) -> None:
         """Actions for the newest states, before any turn."""
         self._act()
-        self._announce()
+        self._on_host.send()
 
     def best(self, v: Tensor) -> Tensor:
         """The best actions for the newest states, by the mean of their returns; `v` draws the noise."""
@@ -60,16 +80,14 @@ class Actor:
 
     def chosen(self) -> np.ndarray:
         """The actions, as soon as the device has them; it does not wait for updates begun since."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return self._announced.numpy().copy()
+        return self._on_host.wait()
 
     def state_dict(self) -> dict[str, Any]:
         return {"actions": self.actions}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.actions.copy_(state["actions"])
-        self._announce()
+        self._on_host.send()
 
     @torch.no_grad()
     def _take_in(self) -> None:
@@ -79,12 +97,6 @@ class Actor:
     @torch.no_grad()
     def _act(self) -> None:
         self.actions.copy_(self._best(self.net.uniform_numbers(self.replay.num_envs, self.generator)))
-
-    def _announce(self) -> None:
-        """Send the actions to the host, without waiting for them."""
-        self._announced.copy_(self.actions, non_blocking=True)
-        if self._arrived is not None:
-            self._arrived.record()
 
 
 def _empty_outcome(replay: Replay) -> Outcome:

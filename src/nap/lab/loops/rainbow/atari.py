@@ -7,13 +7,13 @@ player; episodes go on after a lost life.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from nap.lab.loops.rainbow.games import Step, checked_actions, require_known
+from nap.lab.machine import cores
 
 GAMES = tuple(
     """
@@ -32,11 +32,6 @@ TWO_PLAYERS = frozenset({"combat", "joust", "maze_craze", "warlords"})
 
 NOOPS = 31
 """ale-py draws from 0 to one less"""
-
-
-def cores() -> int:
-    """How many this process may use (`taskset` and containers may leave it some)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Atari:

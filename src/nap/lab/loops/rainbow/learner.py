@@ -1,22 +1,24 @@
-"""One update of Rainbow: a CUDA graph where there is CUDA, its three networks side by side."""
+"""An agent's network and one update of it: a CUDA graph where there is CUDA, three networks side by side."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Generator, Tensor
 
+import nap
 from nap.lab.loops.common.cuda_graph import capture, compile_static, on_streams
 from nap.lab.loops.common.nonfinite import UpdateMonitor
+from nap.lab.loops.common.optimizer import load_named_state_, named_state, reset_, state_tensors
 from nap.lab.loops.rainbow import c51
-from nap.lab.loops.rainbow.evaluation import greedy
-from nap.lab.loops.rainbow.networks import Built
+from nap.lab.loops.rainbow.playing import greedy
 from nap.lab.loops.rainbow.replay import Batch, Replay
-from nap.lab.loops.rainbow.settings import AgentConfig
-from nap.lab.models.rainbow_net import noise_of
+from nap.lab.loops.rainbow.settings import AgentConfig, Variant
+from nap.lab.models.rainbow_net import RainbowNet, noise_of
 
 PRIORITY_LIMIT = 100.0
 F = TypeVar("F", bound=Callable[..., Any])
@@ -136,18 +138,12 @@ class Learner:
         """The target network becomes what the network is now."""
         torch._foreach_copy_(list(self.target.parameters()), self.parameters)
 
-    @torch.no_grad()
-    def reset_optimizer_(self) -> None:
-        """Adam as if it had made no update."""
-        for value in self._moments:
-            value.zero_()
-
     def state_dict(self) -> dict[str, Any]:
         named = dict(self.online.named_parameters())
         return {
             "online": {name: p.detach() for name, p in named.items()},
             "target": {name: p.detach() for name, p in self.target.named_parameters()},
-            "optimizer": {name: dict(self.optimizer.state[p]) for name, p in named.items()},
+            "optimizer": named_state(self.optimizer, named),
             "updates": self.updates,
             "watch": self.watch.state_dict(),
         }
@@ -155,18 +151,14 @@ class Learner:
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """In place: a captured graph goes on with these very tensors."""
-        for name, parameter in self.online.named_parameters():
+        named = dict(self.online.named_parameters())
+        for name, parameter in named.items():
             parameter.copy_(state["online"][name])
-            for key, value in self.optimizer.state[parameter].items():
-                value.copy_(state["optimizer"][name][key])
+        load_named_state_(self.optimizer, named, state["optimizer"])
         for name, parameter in self.target.named_parameters():
             parameter.copy_(state["target"][name])
         self.watch.load_state_dict(state["watch"])
         self.updates = state["updates"]
-
-    @property
-    def _moments(self) -> list[Tensor]:
-        return [value for state in self.optimizer.state.values() for value in state.values()]
 
     def _adam(self) -> torch.optim.Adam:
         """Adam with all of its state, as a graph needs it, and no update made."""
@@ -188,16 +180,14 @@ class Learner:
         optimizer.step()
         with torch.no_grad():
             torch._foreach_copy_(self.parameters, before)
-            for state in optimizer.state.values():
-                for value in state.values():
-                    value.zero_()
+        reset_(optimizer)
         optimizer.found_inf, optimizer.grad_scale = self.watch.broken, self.too_long  # type: ignore[attr-defined]
         return optimizer
 
     def _captured(self) -> Callable[[], None]:
         """An update as a graph; all is as before."""
         self.replay.mass.fill_(1.0)  # something to draw
-        own = [*self.parameters, *self._moments, self.too_long, *self.watch.tensors]
+        own = [*self.parameters, *state_tensors(self.optimizer), self.too_long, *self.watch.tensors]
         update = capture(self._learn, [*own, *self.replay.small_tensors], [self.generator])
         self.replay.clear_()
         return update
@@ -217,3 +207,37 @@ def importance_weights(probabilities: Tensor, exponent: Tensor) -> Tensor:
 
 def as_it_is(function: F) -> F:
     return function
+
+
+EPS = 1e-5  # of the norms; one relative to the weights would read them three times more in each update
+
+
+@dataclass(frozen=True)
+class Built:
+    """A network, what keeps its weights at their first norms, and what else an update is to do."""
+
+    net: RainbowNet
+    projector: nap.Projector | None
+    project_every_updates: int = 1
+    weight_decay: float = 0.0
+    joint_noise: bool = False  # noisy layers have one radius
+
+
+def build(variant: Variant, make: Callable[[], RainbowNet], example: torch.Tensor) -> Built:
+    """A network of this variant, fresh from the global random state. `example` is a batch of states."""
+    net = make()
+    if variant.norm:
+        affine: Literal["scale_offset", "scale"] = "scale_offset" if variant.offsets else "scale"
+        nap.normalize_(net, (example, net.noise(1)), eps=EPS, affine=affine)
+    projector = None
+    if variant.project:
+        projector = nap.Projector(
+            net,
+            affine=variant.affine,
+            output=variant.output,
+            branches="project",
+            decay=variant.decay,
+            noise=variant.noise,
+        )
+    joint = variant.project and variant.noise == "joint"
+    return Built(net, projector, variant.project_every_updates, variant.weight_decay, joint)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import nap
 from nap import diagnostics
+from nap.lab.loops.common.optimizer import geometric_mean
 from nap.lab.loops.rainbow.learner import Learner
 from nap.weights import WEIGHT_ROLES, Role
 
@@ -49,7 +50,7 @@ def numbers(learner: Learner, states: Tensor) -> dict[str, float]:
     alone = (row for row in layers if "effective_rate" in row and not (joint and "noise_of" in row))
     followed = [row.get(key, row["effective_rate"]) for row in alone]
     if followed:
-        out["effective_rate"] = torch.tensor(followed, dtype=torch.float64).log().mean().exp().item()
+        out["effective_rate"] = geometric_mean(followed)
     return out
 
 

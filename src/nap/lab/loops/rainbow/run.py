@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 
+from nap.lab.loops.common.optimizer import reset_
 from nap.lab.loops.rainbow import measure
 from nap.lab.loops.rainbow.actor import Actor
-from nap.lab.loops.rainbow.evaluation import NUM_EVAL_ENVS, evaluate
 from nap.lab.loops.rainbow.games import Games, make
-from nap.lab.loops.rainbow.learner import Learner
-from nap.lab.loops.rainbow.networks import build
-from nap.lab.loops.rainbow.playing import Scoreboard, deliver_
+from nap.lab.loops.rainbow.learner import Learner, build
+from nap.lab.loops.rainbow.playing import NUM_EVAL_ENVS, Scoreboard, deliver_, evaluate
 from nap.lab.loops.rainbow.replay import Replay
 from nap.lab.loops.rainbow.settings import AgentRun
 from nap.lab.models.rainbow_net import RainbowNet
@@ -37,7 +36,7 @@ class RainbowRun:
 
     def __init__(
         self,
-        what: AgentRun,
+        config: AgentRun,
         device: torch.device,
         *,
         graph: bool | None = None,
@@ -45,15 +44,15 @@ class RainbowRun:
         threads: int = 0,
         memory: Callable[..., Replay] = Replay,
     ):
-        self.what, self.device, self.threads = what, device, threads
-        settings, self.variant = what.settings, what.variant
-        self.games = self._make(what.games[0])
+        self.config, self.device, self.threads = config, device, threads
+        settings, self.variant = config.settings, config.variant
+        self.games = self._make(config.games[0])
         shape, num_envs = self.games.shape, settings.num_envs
-        per_interval = what.frames / (what.intervals * num_envs * self.games.frames_per_step)
+        per_interval = config.frames / (config.intervals * num_envs * self.games.frames_per_step)
         self.parts = max(1, math.ceil(per_interval * num_envs / CHUNK_STEPS))  # chunks of an interval
         self.steps = max(1, round(per_interval / self.parts))  # of each environment in a chunk
-        self.in_game = what.intervals * self.parts  # chunks of a game
-        self.total, self.done = len(what.games) * self.in_game, 0
+        self.in_game = config.intervals * self.parts  # chunks of a game
+        self.total, self.done = len(config.games) * self.in_game, 0
         self.steps_per_unit = max(1, self.steps * num_envs // settings.steps_per_update)
         self.replay = memory(
             num_envs,
@@ -78,7 +77,7 @@ class RainbowRun:
             return made
 
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_number("start", what.seed))
+            torch.manual_seed(_number("start", config.seed))
             example = torch.randint(0, 256, (2, settings.stack, *shape)).float().to(device)
             built = build(self.variant, net, example)
         cuda = device.type == "cuda"
@@ -112,7 +111,7 @@ class RainbowRun:
     def begin_chunk(self) -> None:
         """Seed the chunk's random numbers, and enter a game or begin anew what a resume could not take up."""
         visit, chunk = divmod(self.done, self.in_game)
-        self.learner.generator.manual_seed(_number("play", self.what.seed, self.done))
+        self.learner.generator.manual_seed(_number("play", self.config.seed, self.done))
         if self._no_replay:
             self.replay.clear_()  # it fills anew before learning goes on
             self.stored = 0
@@ -127,14 +126,14 @@ class RainbowRun:
     def rate_and_importance_exponent(self, step: int) -> tuple[Callable[[int], float], float]:
         """The schedule of learning rates, and the exponent of importance weights at a step of this chunk."""
         visit, chunk = divmod(self.done, self.in_game)
-        settings = self.what.settings
+        settings = self.config.settings
         progress = (chunk * self.steps + step) / (self.in_game * self.steps)
         rate = self.variant.rate(settings.learning_rate, self.updates_in(visit))
         return rate, settings.importance_exponent + progress * (1 - settings.importance_exponent)
 
     def updates_due(self) -> int:
         """The updates that a step of all environments brings; none before there is enough to learn from."""
-        settings = self.what.settings
+        settings = self.config.settings
         if self.stored < settings.min_replay_size:
             return 0
         due, self.owed = divmod(self.owed + settings.num_envs, settings.steps_per_update)
@@ -144,8 +143,8 @@ class RainbowRun:
         """What the games did, for the scores and for the actor to store."""
         outcome = self.games.recv()
         self.scores.note(outcome)
-        deliver_(outcome, self.what.settings.discount, self.actor.outcome)
-        self.stored += self.what.settings.num_envs
+        deliver_(outcome, self.config.settings.discount, self.actor.outcome)
+        self.stored += self.config.settings.num_envs
 
     def end_chunk(self) -> list[dict[str, Any]]:
         """The rows of an interval that is over; raises where an update was not finite."""
@@ -157,13 +156,13 @@ class RainbowRun:
 
     def updates_in(self, visit: int) -> int:
         """How many updates this visit to a game will bring."""
-        settings, fills = self.what.settings, visit == 0 or self.what.changes.new_replay
+        settings, fills = self.config.settings, visit == 0 or self.config.changes.new_replay
         steps = self.steps * self.in_game * settings.num_envs - (settings.min_replay_size if fills else 0)
         return max(1, steps // settings.steps_per_update)
 
     def state_dict(self) -> dict[str, Any]:
         between_games = self.done % self.in_game == 0
-        keeps_replay = self.what.settings.save_replay and self.done < self.total  # at the end nobody needs it
+        keeps_replay = self.config.settings.save_replay and self.done < self.total  # not at the end
         return {
             "done": self.done,
             "learner": self.learner.state_dict(),
@@ -188,7 +187,7 @@ class RainbowRun:
             return  # the next step enters a game
         visit = self.done // self.in_game
         if visit > 0:
-            self._play(self.what.games[visit])
+            self._play(self.config.games[visit])
         self.games.load_state_dict(state["games"])
         self.scores.running = state["running"].numpy().copy()
         self._no_episodes = not self.games.saves_exactly
@@ -204,8 +203,8 @@ class RainbowRun:
         return "; ".join(lost)
 
     def _make(self, game: str, num_envs: int | None = None) -> Games:
-        num_envs = num_envs or self.what.settings.num_envs
-        return make(game, num_envs, full_actions=self.what.full_actions, threads=self.threads)
+        num_envs = num_envs or self.config.settings.num_envs
+        return make(game, num_envs, full_actions=self.config.full_actions, threads=self.threads)
 
     def _play(self, game: str) -> None:
         self.games.close()
@@ -219,17 +218,17 @@ class RainbowRun:
     def _enter(self, visit: int) -> None:
         """Begin the game of this visit; after the first, with what is new at a change of game."""
         if visit > 0:
-            self._play(self.what.games[visit])
-            self.learner.reset_optimizer_()
+            self._play(self.config.games[visit])
+            reset_(self.learner.optimizer)
             self.learner.updates = 0
-            if self.what.changes.new_target:
+            if self.config.changes.new_target:
                 self.learner.copy_to_target_()
-            if self.what.changes.new_replay:
+            if self.config.changes.new_replay:
                 self.replay.clear_()
                 self.stored = 0
         self.owed = 0
-        self.scores = Scoreboard.of(self.what.settings.num_envs)
-        self.games.reset(_number("game", self.what.seed, visit))
+        self.scores = Scoreboard.of(self.config.settings.num_envs)
+        self.games.reset(_number("game", self.config.seed, visit))
         self._begin()
 
     def _begin(self) -> None:
@@ -237,33 +236,33 @@ class RainbowRun:
         self.actor.begin()
 
     def _evaluated(self, visit: int, interval: int) -> dict[str, Any]:
-        games = self._make(self.what.games[visit], min(NUM_EVAL_ENVS, self.what.settings.num_envs))
+        games = self._make(self.config.games[visit], min(NUM_EVAL_ENVS, self.config.settings.num_envs))
         try:
             return evaluate(
                 self.learner.online,
                 self.learner.atoms,
                 games,
-                self.what.settings.eval_frames,
-                stack=self.what.settings.stack,
-                seed=_number("evaluation", self.what.seed, visit, interval),
+                self.config.settings.eval_frames,
+                stack=self.config.settings.stack,
+                seed=_number("evaluation", self.config.seed, visit, interval),
             )
         finally:
             games.close()
 
     def _rows(self, visit: int, interval: int) -> list[dict[str, Any]]:
-        what = self.what
-        per_interval = self.parts * self.steps * what.settings.num_envs * self.games.frames_per_step
-        common = {"arm": self.variant.name, **what.tags, "game": what.games[visit], "seed": what.seed}
-        common |= {"frames": (visit * what.intervals + interval) * per_interval}
-        if len(what.games) > 1 or "cycle" in common:
-            cycle = what.games[:visit].count(what.games[visit]) + 1
+        config = self.config
+        per_interval = self.parts * self.steps * config.settings.num_envs * self.games.frames_per_step
+        common = {"arm": self.variant.name, **config.tags, "game": config.games[visit], "seed": config.seed}
+        common |= {"frames": (visit * config.intervals + interval) * per_interval}
+        if len(config.games) > 1 or "cycle" in common:
+            cycle = config.games[:visit].count(config.games[visit]) + 1
             place = {"visit": visit, "cycle": cycle, "frames_in_game": interval * per_interval}
             common = place | common  # a fresh agent's visit is the one its tags say
         row = common | self.scores.read() | self.learner.watch.read()
-        if what.settings.eval_frames:
+        if config.settings.eval_frames:
             row |= {"training_score": row["score"]} | self._evaluated(visit, interval)
         row["learning_rate"] = self.learner.rate.item()
-        if self.stored >= what.settings.min_replay_size:
+        if self.stored >= config.settings.min_replay_size:
             row |= measure.numbers(self.learner, self.replay.sample(PROBE, self.learner.generator).states)
         layers = [common | {"kind": "layer"} | layer for layer in measure.by_layer(self.learner)]
         return [row, *layers]

@@ -10,8 +10,7 @@ from torch import Tensor
 from nap.lab.datasets.images import split
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.common.work import NetworkRun, Row, seeded
-from nap.lab.loops.supervised.build import build, learning_rates, vgg_factory
-from nap.lab.loops.supervised.classifier import WORTH_COMPILING
+from nap.lab.loops.supervised.classifier import WORTH_COMPILING, build, learning_rates, vgg_factory
 from nap.lab.loops.supervised.random_crop import PaddedImages
 from nap.lab.loops.supervised.settings import CifarConfig
 from nap.lab.loops.supervised.stacked_trainer import StackedTrainer

@@ -1,8 +1,8 @@
-"""An image classifier in training: a model, its optimizer, one update, and the metrics since the last row."""
+"""An image classifier: how it is built, one update of it, and the metrics since the last row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +14,9 @@ from nap.lab.loops.common.cuda_graph import capture
 from nap.lab.loops.common.nonfinite import UpdateMonitor
 from nap.lab.loops.common.optimizer import FOLLOWED, norms_and_rates, state_tensors
 from nap.lab.loops.common.parallel import Single
+from nap.lab.loops.supervised.settings import CifarConfig, ImageNetConfig, VisionArm
+from nap.lab.models.resnet import ResNetV2
+from nap.lab.models.vgg import vgg
 
 WORTH_COMPILING = 20_000  # updates of a run; a guess: it takes a minute or two and saves milliseconds
 Rates = Callable[[int], tuple[float, float]]  # of each update: of weights that a norm follows, and of others
@@ -188,3 +191,55 @@ class Classifier:
             self.projector.load_state_dict(state["projector"])
         self.monitor.load_state_dict(state["watch"])
         self.num_correct.copy_(state["right"])
+
+
+EPS = 1e-5  # absolute: as fast as a norm written by hand, and weights on their sphere never come near it
+
+
+def vgg_factory(config: CifarConfig, shape: Sequence[int], classes: int) -> Callable[[], nn.Module]:
+    """Builds a network of these settings for images of `shape` (C, H, W) at each call."""
+    return lambda: vgg(
+        shape,
+        classes,
+        channels=config.channels,
+        global_pool=config.global_pool,
+        hidden=config.hidden,
+        batch_norm=config.batch_norm,
+        dropout=config.dropout,
+        init_std_scale=config.init_std_scale,
+        weight_norm=config.weight_norm,
+    )
+
+
+def resnet_factory(config: ImageNetConfig, classes: int) -> Callable[[], nn.Module]:
+    """Builds a network of these settings at each call."""
+    return lambda: ResNetV2(
+        3, classes, blocks=config.blocks, width=config.width, small_stem=config.small_stem
+    )
+
+
+def build(
+    arm: VisionArm, make: Callable[[], nn.Module], images: Tensor, **options: Any
+) -> tuple[Any, nap.Projector | None]:
+    """A new network of this arm, drawn from the global random state, and its projector.
+
+    `options` are further options of `nap.normalize_`.
+    """
+    model = make()
+    if arm.norm:
+        # on sums, so that each BatchNorm has one to join
+        nap.normalize_(model, images, eps=EPS, residual="sum", **options)
+        nap.fuse_batch_norms_(model, images)
+    if not arm.project:
+        return model, None
+    return model, nap.Projector(model, output=arm.output, branches=arm.branches)
+
+
+def learning_rates(arm: VisionArm, planned: Callable[[int], float], steps: int, recipe: Recipe) -> Rates:
+    """The learning rates of each of `steps` updates; `planned` are those of the settings."""
+    if not arm.translated:
+        return lambda step: (planned(step), planned(step))
+    translated = nap.schedules.weight_decay_rates(
+        map(planned, range(steps)), recipe.weight_decay, momentum=recipe.momentum
+    ).tolist()
+    return lambda step: (translated[step], planned(step))

@@ -13,8 +13,13 @@ from torch import Tensor
 from nap.lab.datasets.imagenet import load_imagenet
 from nap.lab.loops.common.parallel import parallelism
 from nap.lab.loops.common.work import NetworkRun, Row, next_chunk, seeded
-from nap.lab.loops.supervised.build import build, learning_rates, resnet_factory
-from nap.lab.loops.supervised.classifier import WORTH_COMPILING, Classifier
+from nap.lab.loops.supervised.classifier import (
+    WORTH_COMPILING,
+    Classifier,
+    build,
+    learning_rates,
+    resnet_factory,
+)
 from nap.lab.loops.supervised.loading import (
     Batch,
     EvalBatches,
@@ -26,7 +31,7 @@ from nap.lab.loops.supervised.loading import (
 )
 from nap.lab.loops.supervised.random_resized_crop import ResizedCrops
 from nap.lab.loops.supervised.settings import ImageNetConfig
-from nap.lab.loops.supervised.shared_memory import check_room, worker_errors_explained
+from nap.lab.loops.supervised.workers import check_room, worker_errors_explained
 from nap.lab.runner.distributed import current_group
 from nap.lab.runner.work import OtherInputs
 

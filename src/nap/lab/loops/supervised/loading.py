@@ -23,9 +23,8 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from nap.lab.datasets.image_files import BrokenImage, EncodedImages
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.supervised.random_resized_crop import ResizedCrops
-from nap.lab.loops.supervised.shared_memory import PREFETCH, TIMEOUT_SECONDS, share_
-from nap.lab.loops.supervised.worker_init import signals_blocked, worker_init
-from nap.lab.runner.machine import cores, sharers
+from nap.lab.loops.supervised.workers import PREFETCH, TIMEOUT_SECONDS, share_, signals_blocked, worker_init
+from nap.lab.machine import cores, sharers
 
 Batch = tuple[Tensor, Tensor]  # images (B, size, size, 3) of uint8, labels (B,) of int64
 Item = tuple[Literal["train", "eval"], int]

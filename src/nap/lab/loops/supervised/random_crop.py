@@ -81,14 +81,7 @@ def pad(pixels: Tensor, padding: int, mode: PaddingMode, mean: Tensor) -> Tensor
                 f"images of {height}×{width} pixels cannot be padded by {padding} with their reflection; "
                 "lower --crop-padding"
             )
-        rows, columns = (
-            (
-                size
-                - 1
-                - (torch.arange(-padding, size + padding, device=pixels.device).abs() - (size - 1)).abs()
-            )
-            for size in (height, width)
-        )
+        rows, columns = (_reflected(size, padding).to(pixels.device) for size in (height, width))
         return pixels[..., rows, :][..., columns]
     level = mean.round() if mode == "mean" else torch.zeros_like(mean)
     shape = (*pixels.shape[:2], height + 2 * padding, width + 2 * padding)

@@ -1,9 +1,9 @@
-"""The settings of image classifiers, on images in memory (CIFAR-10) and on images in files (ImageNet)."""
+"""Arms and settings of image classifiers, on images in memory (CIFAR-10) and in files (ImageNet)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import nap
 from nap.lab.models.presets import HE, RESNET50, VGG16
@@ -184,3 +184,25 @@ class ImageNetConfig:
             init_value=self.learning_rate / warmup,
             end_value=0.0,
         )
+
+
+if TYPE_CHECKING:
+    from nap.projection.policies import Choice
+
+
+@dataclass(frozen=True)
+class VisionArm:
+    """One way to train a network: what a line of the table stands for."""
+
+    name: str
+    norm: bool = False
+    project: bool = False
+    output: Choice = "project"  # stored with each run, whatever the library's default is
+    branches: Choice = "project"  # the last convolution of each residual branch
+    translated: bool = False  # weights that a norm follows get the rates that weight decay makes of the plan
+
+
+BASELINE = VisionArm("baseline")
+NORM_ONLY = VisionArm("norm only", norm=True)
+NAP = VisionArm("NaP", norm=True, project=True)
+TRANSLATED = VisionArm("NaP translated", norm=True, project=True, translated=True)

@@ -9,10 +9,10 @@ from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
 from nap.lab.claims.effects import decide, every
 from nap.lab.claims.samples import Samples, Series, together
 from nap.lab.experiments.experiment import arm_names
-from nap.lab.loops.supervised import arms
+from nap.lab.loops.supervised import settings
 
 TEXT, TABLE = "Section 5.2", "Table 1, left"
-BASELINE, NORM, NAP = arm_names((arms.BASELINE, arms.NORM_ONLY, arms.NAP))
+BASELINE, NORM, NAP = arm_names((settings.BASELINE, settings.NORM_ONLY, settings.NAP))
 CLOSE = 0.5  # accuracy points: what is called comparable, three times the spread of the paper's seeds
 AGREES = 0.3  # accuracy points: how near the table our numbers must be
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from nap.lab.experiments.common.images.claims import ImageTable
 from nap.lab.experiments.experiment import arm_names
-from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, TRANSLATED
+from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, TRANSLATED
 from nap.lab.report.markup import Html, element, join, table
 from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel
 from nap.lab.report.style import BLUE, DASHED, GREEN, VERMILION, Look

@@ -7,8 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from nap.lab.loops.rainbow.atari import GAMES
 from nap.lab.loops.rainbow.games import BUILT_IN
-from nap.lab.loops.rainbow.settings import AgentConfig
-from nap.lab.loops.rainbow.variants import Variant
+from nap.lab.loops.rainbow.settings import AgentConfig, Variant
 from nap.validation import check_range as check
 
 EVERY_THIRD = GAMES[::3]  # in the order of the alphabet, as in the paper's appendix on learning rates

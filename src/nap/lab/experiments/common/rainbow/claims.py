@@ -18,7 +18,7 @@ from nap.lab.claims.claim import Evidence, NotEnough, Region
 from nap.lab.claims.effects import LEARNT, RAPID, decide
 from nap.lab.claims.samples import Samples, Series, together
 from nap.lab.experiments.experiment import arm_names
-from nap.lab.loops.rainbow.variants import FOUR
+from nap.lab.loops.rainbow.settings import FOUR
 from nap.lab.metrics.aggregate import Aggregate, iqm, mean
 from nap.lab.metrics.atari57 import ATARI57, human_normalised
 from nap.lab.rows import Rows

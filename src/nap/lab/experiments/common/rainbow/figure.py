@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from nap.lab.experiments.common.rainbow.claims import whole_layers
-from nap.lab.loops.rainbow.variants import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW
+from nap.lab.loops.rainbow.settings import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW
 from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel
 from nap.lab.report.style import BLUE, GREEN, ORANGE, VERMILION, Look
 from nap.lab.rows import Rows

@@ -14,9 +14,8 @@ from nap.lab.experiments.experiment import Run
 from nap.lab.loops.rainbow.atari import GAMES
 from nap.lab.loops.rainbow.games import BUILT_IN, MINATAR, require_known
 from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import AgentRun
+from nap.lab.loops.rainbow.settings import AgentRun, Variant
 from nap.lab.loops.rainbow.stacked.run import StackedRun
-from nap.lab.loops.rainbow.variants import Variant
 
 
 def single_runs(
@@ -40,26 +39,26 @@ def _single(
     if variant.schedule == "linear":
         tags["end_at"] = variant.end_at
     frames = config.smoke_frames if config.only_tries(game) else config.frames
-    variant, agent = config.adapted(variant), config.agent()
-    what = AgentRun(
-        variant, agent, (game,), frames, config.intervals, seeds[0], tags=tags, seeds_per_run=len(seeds)
+    variant, settings = config.adapted(variant), config.agent()
+    agent = AgentRun(
+        variant, settings, (game,), frames, config.intervals, seeds[0], tags=tags, seeds_per_run=len(seeds)
     )
     group = variant.name if one_rate else f"{game} {variant.name}"
     decides = game == config.tuned_on or not one_rate
-    return agent_run(f"{game} {variant.name}", what, group, decides=decides)
+    return agent_run(f"{game} {variant.name}", agent, group, decides=decides)
 
 
-def agent_run(name: str, what: AgentRun, group: str = "", *, decides: bool = True) -> Run:
+def agent_run(name: str, agent: AgentRun, group: str = "", *, decides: bool = True) -> Run:
     """The run of one agent, or of a few seeds; refused here, before any work, if there is no such game.
 
     Args:
         group: of the runs that `nap tune` finds one learning rate for, on those that decide.
     """
-    for game in set(what.games) - {*BUILT_IN, *MINATAR, *GAMES}:
+    for game in set(agent.games) - {*BUILT_IN, *MINATAR, *GAMES}:
         require_known(game)
 
     def start(device: torch.device) -> RainbowRun | StackedRun:
-        agents = what.agents()
-        return RainbowRun(what, device) if len(agents) == 1 else StackedRun(agents, device)
+        agents = agent.agents()
+        return RainbowRun(agent, device) if len(agents) == 1 else StackedRun(agents, device)
 
-    return Run(f"{slug(name)}-{named_seeds(what.seeds)}", what, start, group=slug(group), decides=decides)
+    return Run(f"{slug(name)}-{named_seeds(agent.seeds)}", agent, start, group=slug(group), decides=decides)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nap.lab.loops.rainbow.networks import EPS
+from nap.lab.loops.rainbow.learner import EPS
 from nap.lab.models.rainbow_net import NoisyLinear, RainbowNet, noise_of
 
 Groups = list[tuple[str, ...]]

@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from nap.lab.loops.common.cuda_graph import capture, compile_static
-from nap.lab.loops.rainbow.atari import cores
+from nap.lab.loops.rainbow.actor import OnHost
 from nap.lab.loops.rainbow.replay import Outcome, Replay
 from nap.lab.loops.rainbow.run import WORTH_COMPILING, RainbowRun
 from nap.lab.loops.rainbow.settings import AgentRun
 from nap.lab.loops.rainbow.stacked.blocks import share_
 from nap.lab.loops.rainbow.stacked.learner import StackedLearner
+from nap.lab.machine import cores
 from nap.lab.runner.work import NotFinite
 
 ALIKE = ("games", "frames", "intervals", "changes", "full_actions")  # what agents of a stack have in common
@@ -33,27 +33,27 @@ class StackedRun:
 
     def __init__(
         self,
-        whats: Sequence[AgentRun],
+        configs: Sequence[AgentRun],
         device: torch.device,
         *,
         graph: bool | None = None,
         compile_: bool | None = None,
         threads: int = 0,
     ):
-        _check_alike(whats)
+        _check_alike(configs)
         self.device, cuda = device, device.type == "cuda"
         graph = cuda if graph is None else graph
         memories: list[Replay] = []
 
         def memory(*sizes: Any, **options: Any) -> Replay:
             if not memories:
-                memories.append(Replay(*sizes, agents=len(whats), **options))
+                memories.append(Replay(*sizes, agents=len(configs), **options))
             return memories[0].agent(len(self.runs))
 
-        threads = threads or -(-cores() // len(whats))
+        threads = threads or -(-cores() // len(configs))
         self.runs: list[RainbowRun] = []
-        for what in whats:
-            run = RainbowRun(what, device, graph=False, compile_=False, threads=threads, memory=memory)
+        for config in configs:
+            run = RainbowRun(config, device, graph=False, compile_=False, threads=threads, memory=memory)
             self.runs.append(run)
         (self.replay,) = memories
         first = self.runs[0]
@@ -72,7 +72,7 @@ class StackedRun:
     def step(self) -> list[dict[str, Any]]:
         for run in self.runs:
             run.begin_chunk()
-        self.actor.announce()
+        self.actor.on_host.send()
         for step in range(self.runs[0].steps):
             schedules, importance_exponents = zip(
                 *(run.rate_and_importance_exponent(step) for run in self.runs), strict=True
@@ -81,7 +81,7 @@ class StackedRun:
             for _ in range(due[0]):
                 rates = [rate(self.learner.updates) for rate in schedules]
                 self.learner.update(rates, importance_exponents[0])
-            for run, actions in zip(self.runs, self.actor.chosen(), strict=True):
+            for run, actions in zip(self.runs, self.actor.on_host.wait(), strict=True):
                 run.games.send(actions)
             for run in self.runs:
                 run.receive()
@@ -91,7 +91,7 @@ class StackedRun:
             try:
                 rows += run.end_chunk()
             except NotFinite as error:
-                raise NotFinite(f"seed {run.what.seed}: {error}") from error
+                raise NotFinite(f"seed {run.config.seed}: {error}") from error
         return rows
 
     def state_dict(self) -> dict[str, Any]:
@@ -125,9 +125,7 @@ class StackedActor:
         self._v = torch.zeros(
             *self.actions.shape, learner.learners[0].online.noise_size, device=learner.device
         )
-        cuda = learner.device.type == "cuda"
-        self._announced = torch.zeros(self.actions.shape, dtype=torch.int64, pin_memory=cuda)
-        self._arrived = torch.cuda.Event(blocking=True) if cuda else None
+        self.on_host = OnHost(self.actions)
         self._best = compile_static(self.best) if compile_ else self.best
         self._turn: Callable[[], None] = self._take_in
         if graph:
@@ -137,24 +135,12 @@ class StackedActor:
     def turn(self) -> None:
         """Store `outcome`, what the games did with `actions`, and put the next actions in their place."""
         self._turn()
-        self.announce()
+        self.on_host.send()
 
     @torch.no_grad()
     def best(self, v: Tensor) -> Tensor:
         """The best actions (K, N) for the newest states, by mean return; `v` draws the noise."""
         return self.learner.best(self.replay.newest(), v)
-
-    def announce(self) -> None:
-        """Send the actions to the host, without waiting for them."""
-        self._announced.copy_(self.actions, non_blocking=True)
-        if self._arrived is not None:
-            self._arrived.record()
-
-    def chosen(self) -> np.ndarray:
-        """The actions (K, N), as soon as the device has them."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return self._announced.numpy().copy()
 
     @torch.no_grad()
     def _take_in(self) -> None:
@@ -164,12 +150,12 @@ class StackedActor:
         self.actions.copy_(self._best(self._v))
 
 
-def _check_alike(whats: Sequence[AgentRun]) -> None:
+def _check_alike(configs: Sequence[AgentRun]) -> None:
     """Raise where agents cannot play and learn step by step together."""
-    first = whats[0]
-    for what in whats[1:]:
-        differ = [name for name in ALIKE if getattr(what, name) != getattr(first, name)]
-        mine, its = vars(first.settings), vars(what.settings)
+    first = configs[0]
+    for config in configs[1:]:
+        differ = [name for name in ALIKE if getattr(config, name) != getattr(first, name)]
+        mine, its = vars(first.settings), vars(config.settings)
         differ += [name for name in mine if mine[name] != its[name] and name != "learning_rate"]
         if differ:
             raise ValueError(

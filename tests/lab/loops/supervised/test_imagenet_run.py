@@ -1,4 +1,4 @@
-"""Image classifiers that learn from files: what they see, kills and resumes, several processes."""
+"""Image classifiers that learn from files: updates by hand, kills and resumes, several processes."""
 
 from __future__ import annotations
 
@@ -13,28 +13,25 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
 from nap.lab import rows as row_files
 from nap.lab.cli.main import main
-from nap.lab.datasets.image_files import BrokenImage, load_image_folders
+from nap.lab.datasets.image_files import BrokenImage
 from nap.lab.experiments.table1_imagenet import EXPERIMENT, PAPER
 from nap.lab.loops.common import work as common_work
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised import classifier, imagenet_run
-from nap.lab.loops.supervised.arms import BASELINE, NAP, NORM_ONLY, VisionArm
-from nap.lab.loops.supervised.build import resnet_factory
+from nap.lab.loops.supervised.classifier import resnet_factory
 from nap.lab.loops.supervised.imagenet_run import ImageNetWork, normalised
 from nap.lab.loops.supervised.loading import workers_for
-from nap.lab.loops.supervised.random_resized_crop import ResizedCrops, center_box, random_box
-from nap.lab.loops.supervised.settings import ImageNetConfig
+from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, ImageNetConfig, VisionArm
 from nap.lab.models.vgg import vgg
 from nap.lab.runner import distributed
 from nap.lab.runner.distributed import ProcessGroup
 from nap.lab.runner.work import NotFinite
 from recordings import run_and_put_back
-from small_images import picture, write_folders, write_shards
+from small_images import write_folders, write_shards
 from two_processes import CPU, both
 
 Row = dict[str, Any]
@@ -66,90 +63,6 @@ def finished(run: ImageNetWork) -> list[Row]:
     while run.done < run.total:
         rows += run.step()
     return rows
-
-
-# what is seen
-
-
-def boxes(width: int, height: int, min_crop_area: float, count: int = 4000) -> np.ndarray:
-    draws = np.random.default_rng(0)
-    return np.array([random_box(width, height, rng=draws, min_area=min_crop_area) for _ in range(count)])
-
-
-@pytest.mark.parametrize("min_crop_area", [0.08, 0.25])
-def test_random_parts_have_the_areas_shapes_and_places_that_they_should(min_crop_area: float) -> None:
-    left, top, right, bottom = boxes(1000, 1000, min_crop_area).T
-    assert left.min() >= 0
-    assert top.min() >= 0
-    assert max(right.max(), bottom.max()) <= 1000
-    width, height = right - left, bottom - top
-    share, shape = width * height / 1e6, np.log(width / height) / np.log(4 / 3)
-    assert share.min() > min_crop_area - 0.001
-    assert np.abs(shape).max() < 1.02
-    always_fit = share < 0.5  # of these none is left out for its shape
-    quantiles = np.linspace(0.1, 0.9, 9)
-    shares = min_crop_area + (0.5 - min_crop_area) * quantiles
-    np.testing.assert_allclose(np.quantile(share[always_fit], quantiles), shares, atol=0.02)
-    np.testing.assert_allclose(np.quantile(shape[always_fit], quantiles), 2 * quantiles - 1, atol=0.1)
-    for place, room in ((left, 1000 - width), (top, 1000 - height)):
-        np.testing.assert_allclose(
-            np.quantile(place[always_fit] / room[always_fit], quantiles), quantiles, atol=0.05
-        )
-    assert np.mean(always_fit) > (0.5 - min_crop_area) / (1 - min_crop_area), (
-        "large ones are left out more often"
-    )
-
-
-@pytest.mark.parametrize(("width", "height"), [(1000, 10), (10, 1000)])
-def test_of_a_long_strip_the_middle_is_seen(width: int, height: int) -> None:
-    long, short = (0, 1) if width > height else (1, 0)
-    for box in boxes(width, height, 0.9, 20):
-        assert (box[long], box[long + 2]) == (493, 506)
-        assert (box[short], box[short + 2]) == (0, 10)
-    assert np.ptp(center_box(width, height, share=0.5)[long::2]) == 5
-
-
-def test_half_of_the_images_are_mirrored(images: str) -> None:
-    train, _ = load_image_folders(Path(images))
-    looks = ResizedCrops(0, size=18, resize=18, min_area=0.2, flip=True)
-    mirrored = 0
-    for epoch in range(200):
-        plain, found = (replace(looks, flip=flip).sample(train, 1, epoch) for flip in (False, True))
-        mirrored += not np.array_equal(plain, found)
-        assert np.array_equal(found, plain) or np.array_equal(found, plain[:, ::-1])
-    assert 75 < mirrored < 125
-
-
-def test_to_be_judged_an_image_is_scaled_and_its_middle_is_seen(images: str) -> None:
-    _, val = load_image_folders(Path(images))
-    val.path(1).write_bytes(picture(0, 1, "PNG", width=48, height=32))
-    with Image.open(val.path(1)) as image:
-        expected = image.resize((24, 16), Image.Resampling.BILINEAR).crop((8, 4, 16, 12))
-    found = ResizedCrops(0, size=8, resize=16, min_area=0.5, flip=True).center(val, 1)
-    np.testing.assert_array_equal(found, np.asarray(expected))
-
-
-def test_the_smallest_part_may_be_all_of_an_image(images: str) -> None:
-    train, _ = load_image_folders(Path(images))
-    train.path(1).write_bytes(picture(0, 1, "PNG", width=32, height=32))
-    looks = ResizedCrops(0, size=8, resize=8, min_area=1.0, flip=False)
-    for epoch in range(5):
-        np.testing.assert_array_equal(looks.sample(train, 1, epoch), looks.center(train, 1))
-        assert not np.array_equal(
-            replace(looks, min_area=0.2).sample(train, 1, epoch), looks.center(train, 1)
-        )
-
-
-def test_levels_are_standardised_as_is_usual_for_imagenet() -> None:
-    pixels = torch.arange(2 * 4 * 5 * 3, dtype=torch.uint8).view(2, 4, 5, 3)
-    found = normalised(pixels)
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    usual = ((0.485, 0.229), (0.456, 0.224), (0.406, 0.225))  # red, green, blue, of levels from 0 to 1
-    for channel, (mean, std) in enumerate(usual):
-        torch.testing.assert_close(found[:, channel], (pixels[..., channel] / 255 - mean) / std)
-
-
-# a run
 
 
 @pytest.mark.parametrize("arm", [BASELINE, NORM_ONLY, NAP], ids=lambda arm: arm.name)

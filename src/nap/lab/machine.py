@@ -8,7 +8,7 @@ SIDE_BY_SIDE = "NAP_SIDE_BY_SIDE"  # in the environment of a sweep's worker: how
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """How many cores this process may use: `taskset` and containers may leave it some."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
