@@ -101,7 +101,12 @@ def equal_step_groups(
     parameters = dict(model.named_parameters())
     rows = {n: row for n, row in matrix_like(model, weights).items() if parameters[n].requires_grad}
     radii = {} if plan is None else {row.name: row.radius for row in plan.rows}
-    if plan is not None and kind is Update.RELATIVE:
+    if kind is Update.RELATIVE:
+        if plan is None:
+            raise ValueError(
+                "update='relative' needs plan=projector.plan, which says what has a radius and takes relative "
+                "steps; all else moves as its optimizer moves it"
+            )
         rows = {name: row for name, row in rows.items() if radii.get(name) is not None}
     if not rows:
         raise ValueError(
