@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+import nap
 from limited_runs import LR, learn, limited_run, weights
 from nap.projection.project import Projector
 from projection_nets import net, step
@@ -94,6 +95,19 @@ def test_a_resumed_run_equals_an_unbroken_one(options: Any) -> None:
     resumed = Projector(again, **options).attach(optimizer)
     for part, state in zip((again, optimizer, resumed), states, strict=True):
         part.load_state_dict(state)
+    learn(again, [optimizer], range(3, 6))
+    assert_close(weights(again), weights(model), rtol=0, atol=0)
+
+
+@EACH
+def test_a_saved_run_goes_on_with_its_limits(options: Any, tmp_path: Any) -> None:
+    model, optimizers, projector = limited_run("AdamW", range(3), **options)
+    nap.save(tmp_path / "run.pt", model, projector, optimizers[0])
+    learn(model, optimizers, range(3, 6))
+    again = net().double()
+    optimizer = torch.optim.AdamW(again.parameters(), lr=LR)
+    resumed = nap.load(tmp_path / "run.pt", again).resume(optimizer)
+    assert repr(resumed) == repr(projector)
     learn(again, [optimizer], range(3, 6))
     assert_close(weights(again), weights(model), rtol=0, atol=0)
 

@@ -71,6 +71,18 @@ def test_decay_of_projected_weights_is_warned_of(make: Callable[[Any], Any], mat
         nap.Projector(model).attach(make(model.parameters()))
 
 
+def test_decay_under_relative_steps_takes_its_share_of_them_and_under_a_brake_it_works() -> None:
+    choices: Any = (("free", "put back at once"), ("relative", "takes its share of each step"))
+    for update, match in choices:
+        model = converted()
+        with pytest.warns(MisuseWarning, match=match):
+            nap.Projector(model, update=update).attach(
+                torch.optim.AdamW(model.parameters(), weight_decay=0.1)
+            )
+    model = converted()
+    nap.Projector(model, brake=0.9).attach(torch.optim.AdamW(model.parameters(), weight_decay=0.1))
+
+
 def test_decay_of_other_parameters_and_an_untouched_default_are_silent() -> None:
     model = converted()
     projector = nap.Projector(model, output="free")

@@ -180,6 +180,7 @@ def test_ratios_are_those_of_the_update_that_was_made() -> None:
         (lambda m: equal_step_groups(m, 0.1, weights=["nothing"]), "no parameter 'nothing'"),
         (lambda m: equal_step_groups(m, 0.1, weights=[]), "no trainable weight"),
         (lambda m: equal_step_groups(m, 0.1, step=1.5), r"step is 1\.5.*below 1"),
+        (lambda m: equal_step_groups(m, 0.1, step=0.1, update="relative"), r"needs plan=projector\.plan"),
         (lambda m: equal_step_groups(m, 0.1, step=0.1, update="raw"), "cannot be had with update='raw'"),
         (lambda m: UpdateRatios(m, every=0), "at least 1"),
         (lambda m: UpdateRatios(m).attach(torch.optim.SGD([torch.zeros(2)], lr=1.0)), "holds no weight"),

@@ -71,7 +71,8 @@ def equal_step_groups(
 
     Args:
         lr: the learning rate that one group would have, and that all other parameters get.
-        step: the relative step itself, ‖ΔW‖/‖W‖ of one update.
+        step: the relative step itself, ‖ΔW‖/‖W‖ of one update. Exact with "relative"; with "normalised" where
+            every entry moves by the rate, as sign steps do and Adam's nearly.
         update: what the optimizer adds: "normalised" (Adam, sign steps), "raw" (gradients), or "relative"
             under a `Projector(model, update="relative")`: then the rate is the step, and only weights that
             the plan has a radius for get one.
@@ -101,7 +102,12 @@ def equal_step_groups(
     parameters = dict(model.named_parameters())
     rows = {n: row for n, row in matrix_like(model, weights).items() if parameters[n].requires_grad}
     radii = {} if plan is None else {row.name: row.radius for row in plan.rows}
-    if plan is not None and kind is Update.RELATIVE:
+    if kind is Update.RELATIVE:
+        if plan is None:
+            raise ValueError(
+                "update='relative' needs plan=projector.plan, which says what has a radius and takes such "
+                "steps; all else moves as its optimizer moves it"
+            )
         rows = {name: row for name, row in rows.items() if radii.get(name) is not None}
     if not rows:
         raise ValueError(
