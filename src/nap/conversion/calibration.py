@@ -1,9 +1,10 @@
 """Step 1 for a network that is trained already: the norms start where they change its function least.
 
 A norm has a scale and an offset for each feature. They are set so that on the caller's batches each feature
-has the mean and the deviation that it had before the conversion. That is done in the order of execution, each
-norm behind those that are calibrated already. So a bias that the conversion removes goes into the offset. What a
-norm takes from single samples, their size, cannot come back: the report says how far the function moved.
+has the mean and the deviation that it had before the conversion. That is done in the order of execution,
+each norm behind those that are calibrated already. So a bias that the conversion removes goes into the
+offset. What a norm takes from single samples, their size, cannot come back: the report says how far the
+function moved.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def normalize_trained_(
 
     Args:
         batches: inputs like those it was trained on, some hundred or more: one batch as for `nap.plan`, or a
-            list of tuples (or dicts), one for each batch. The conversion is planned on the first one.
+            list of tuples (or dicts), one for each batch.
         radii: "trained" leaves weights as they are, so that a `Projector` keeps their trained norms; "fan-in"
             rescales each weight that a norm follows, which changes nothing, to entries of RMS 1/√fan_in: as
             large as those of a fresh network, so that a learning rate of one fits.
@@ -62,8 +63,7 @@ def normalize_trained_(
     if radii not in ("trained", "fan-in"):
         raise ValueError(f"radii={radii!r} is not a choice; use one of trained, fan-in")
     examples = _examples(batches, kwargs)
-    args, named = examples[0]
-    plan = plan_of(model, args, named, **options)
+    plan = plan_of(model, batches, kwargs, **options)
     if plan.problems:
         normalize_(model, plan)  # raises with all of them listed
     _check(model, plan)
@@ -187,7 +187,8 @@ def _calibrate_(twin: nn.Module, name: str, wanted: Statistics, examples: Sequen
         ratio = torch.where(wanted.variance > 0, now.variance / wanted.variance, 1.0)
         mean = now.mean + (module.running_mean - wanted.mean) * ratio.sqrt()
         module.running_mean.copy_(mean)
-        module.running_var.mul_(ratio.to(module.running_var))
+        variance = (module.running_var + module.eps) * ratio - module.eps
+        module.running_var.copy_(variance.clamp(min=0))
         return
     assert isinstance(module, Norm)
     shape = (*module.members, module.width) if isinstance(module, MemberNorm) else (module.width,)
