@@ -41,7 +41,7 @@ ARMS = (
     *("unconverted", "normalize_", "calibrated", "calibrated, fan-in", "calibrated, pulled"),
     *("fresh", "fresh NaP"),
 )
-RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 CASES = {
     "classifier": (
         ("young", "same"),
@@ -138,13 +138,13 @@ class Language:
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, float]:
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
-        return loss, float(loss)
+        return loss, loss.item()
 
     def held_out(self, model: nn.Module) -> float:
         """Nats of a letter of other texts."""
         with torch.no_grad():
             logits = model(self.valid[:-1].view(-1, self.length))
-            return float(F.cross_entropy(logits.flatten(0, 1), self.valid[1:]))
+            return F.cross_entropy(logits.flatten(0, 1), self.valid[1:]).item()
 
 
 Task = Classifier | Language

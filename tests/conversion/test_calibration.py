@@ -83,6 +83,63 @@ def test_later_layers_are_calibrated_behind_converted_ones() -> None:
         assert_same_statistics(wanted, passing(model, name, [x]))
 
 
+class Stacked(nn.Module):
+    """Three layers in one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.v = nn.Parameter(torch.randn(3, 8, 16)), nn.Parameter(torch.randn(3, 16, 4))
+        self.b = nn.Parameter(torch.randn(3, 1, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.bmm((torch.bmm(x.expand(3, -1, -1), self.w) + self.b).relu(), self.v).sum(0)
+
+
+class Vmapped(Stacked):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.vmap(lambda w, v: (x @ w).relu() @ v)(self.w, self.v).sum(0)
+
+
+class Gated(nn.Module):
+    """The gate is a part of a layer's output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 64), nn.Linear(32, 4)
+        nn.init.normal_(self.up.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, value = self.up(x).chunk(2, -1)
+        return self.down(nn.functional.silu(gate) * value)
+
+
+class InAFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.randn(16, 8)), nn.Parameter(3 * torch.randn(16))
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(nn.functional.linear(x, self.w, self.b).relu())
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("make", [Stacked, Gated, InAFunction])
+def test_norms_of_other_kinds_are_calibrated(make: type[nn.Module], norm: Any) -> None:
+    torch.manual_seed(0)
+    report = normalize_trained_(make(), torch.randn(256, 8), norm=norm)
+    assert len(report.layers) == 1
+    assert report.output_error < min(0.4, report.plain_output_error)
+
+
+def test_a_bias_in_a_function_goes_into_the_offset() -> None:
+    torch.manual_seed(0)
+    model, x = InAFunction().double(), torch.randn(256, 8, dtype=torch.float64)
+    before = nn.functional.linear(x, model.w, model.b).detach()
+    normalize_trained_(model, x)
+    assert_same_statistics(before, passing(model, "nap_products.w", [x]))
+
+
 @pytest.mark.parametrize("options", [{}, {"norm": "rms"}, {"radii": "fan-in"}, {"affine": "scale"}])
 @pytest.mark.parametrize("name", ["MLP", "MLP, SGD", "CNN, BatchNorm", "transformer", "policy"])
 def test_a_trained_network_moves_less_than_by_plain_conversion(name: str, options: Any) -> None:
@@ -209,6 +266,8 @@ class Auxiliary(nn.Module):
         (mlp(), torch.randn(64, 64), {"affine": "none"}, "affine='none'"),
         (mlp(), torch.randn(64, 64), {"radii": "mine"}, "radii='mine'"),
         (nn.GRU(4, 8), torch.randn(5, 3, 4), {"rnn": "layernorm"}, "inside of each step"),
+        (Vmapped(), torch.randn(64, 8), {}, "run under vmap"),
+        (nn.MultiheadAttention(8, 2, add_bias_kv=True), (torch.randn(5, 3, 8),) * 3, {}, "add_bias_kv"),
         (nn.LSTMCell(4, 8), torch.randn(5, 4), {"rnn": "layernorm"}, "inside of each step"),
     ],
 )

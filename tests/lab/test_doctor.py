@@ -99,7 +99,7 @@ def test_a_table_in_a_terminal(
     ("target", "words"),
     [
         ("nowhere.csv", "there is no nowhere.csv"),
-        ("{file}:make_mode", "did you mean make_model_only"),
+        ("{file}:make_with_los", "did you mean make_with_loss"),
         ("{file}:make_model_only", "return (model, optimizer, batch)"),
         ("{file}:make_odd_batch", "give a tensor, a tuple or a dict"),
         ("{folder}/empty", "holds no log that nap reads"),
@@ -194,8 +194,8 @@ def test_rows_of_single_layers_become_rates() -> None:
 
 
 def test_help_answers_without_torch() -> None:
-    code = "import sys; from nap.lab.cli.main import main\ntry: main(['doctor', '--help'])\nexcept SystemExit: pass\n"
-    code += "assert 'torch' not in sys.modules"
+    code = "import sys; from nap.lab.cli.main import main\ntry: main(['doctor', '--help'])\n"
+    code += "except SystemExit: pass\nassert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "nap doctor train.py:make" in done.stdout

@@ -25,7 +25,7 @@ from nap.conversion.surgery import apply_
 from nap.conversion.trial import Example, detached_copy, examples_of
 from nap.norms.attention import NormalizedMultiheadAttention
 from nap.norms.members import MemberNorm
-from nap.norms.norm import Norm
+from nap.norms.norm import PRODUCTS, Norm
 from nap.projection.plan import norms_to_keep
 from nap.projection.policies import fan_in_radius
 from nap.projection.sphere import project_tensors_
@@ -111,8 +111,8 @@ def _check(model: nn.Module, plan: Plan) -> None:
             )
         if placement.members and not placement.member_axes:
             raise ValueError(
-                f"{placement.module}: its layers are stacked and run under vmap, where statistics of one "
-                f"cannot be seen; {way}"
+                f"{placement.module or 'the model'}: its layers are stacked and run under vmap, where "
+                f"statistics of one cannot be seen; {way}"
             )
         if isinstance(module, nn.MultiheadAttention) and module.bias_k is not None:
             raise ValueError(
@@ -123,20 +123,27 @@ def _check(model: nn.Module, plan: Plan) -> None:
 def _original(model: nn.Module, plan: Plan) -> tuple[dict[str, Tensor | None], nn.Module]:
     """A copy of the model with idle norms at all places of the plan, and what each must add, by name.
 
-    Biases stay, so it computes what the model does. torch's attention loses those of queries and keys in
-    our subclass; they are added where its norms would act.
+    Biases stay, so it computes what the model does. What hangs on a function leaves its bias out; and
+    torch's attention loses those of queries and keys in our subclass. They are added where norms would act.
     """
     there = {name for name, _ in model.named_modules()}
     twin = detached_copy(model)
     kept = [replace(p, remove=(), zero=(), subtract=None) for p in plan.placements]
     apply_(twin, replace(plan, placements=tuple(kept)))
     added: dict[str, Tensor | None] = {}
+    left_out = {
+        ".".join(filter(None, (p.module, PRODUCTS, p.key))): model.get_submodule(p.module).get_parameter(
+            *p.zero
+        )
+        for p in plan.placements
+        if p.action == "normalise product" and len(p.zero) == 1 and p.layout == "features"
+    }
     for name, module in twin.named_modules():
         if name in there or not isinstance(module, Norm):
             continue
         owner, _, leaf = name.rpartition(".")
         holder = twin.get_submodule(owner)
-        added[name] = None
+        added[name] = left_out.get(name)
         if isinstance(holder, NormalizedMultiheadAttention):
             before = model.get_submodule(owner)
             assert isinstance(before, nn.MultiheadAttention)

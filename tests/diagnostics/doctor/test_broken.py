@@ -307,12 +307,18 @@ def test_a_log_shows_a_schedule_that_ended_where_norms_stayed() -> None:
     schedule = linear(setup.optimizer, total_steps=300, end_value=1e-6)
 
     def train() -> None:
-        for _ in range(300):
+        for _ in range(450):
             setup.train(1)
             schedule.step()
 
-    found = diagnose_log(monitored(setup, train))
+    rows = monitored(setup, train)
+    found = diagnose_log(rows)
     assert found.names == ("the schedule has ended",)
+    assert not found.healthy
+    assert diagnose_log(rows[:7]).healthy  # a run that ends with its schedule is as planned
+    with_rates = [{**row, "lr": row["nap/rate/0.weight"] * 4} for row in rows]
+    assert diagnose_log(with_rates).names == found.names
+    assert diagnose_log(with_rates[:7]).healthy
 
 
 def test_a_log_shows_where_numbers_ended() -> None:
