@@ -111,7 +111,8 @@ class Language:
         corpus = load(["python"], "bytes", limit=3_000_000)
         parts = (torch.from_numpy(part.tokens.astype("int64")) for part in (corpus.train, corpus.valid))
         train, valid = (torch.where((p >= 97) & (p <= 122), p - 96, 0) for p in parts)
-        self.train, self.valid = train.to(device), valid[: 32 * 1024 + 1].to(device)
+        whole = (len(valid) - 1) // self.length * self.length
+        self.train, self.valid = train.to(device), valid[: whole + 1].to(device)
         self.sample = self.train[: 64 * self.length].view(64, self.length)
 
     def make(self) -> nn.Module:

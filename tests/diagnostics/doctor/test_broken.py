@@ -65,7 +65,7 @@ def test_a_network_whose_gradients_died_out() -> None:
     for task in range(6):
         relabel(setup, task)
         setup.train(100)
-    setup.model[0].bias.data.fill_(-1e3)  # type: ignore[index,union-attr]
+    setup.model[0].bias.data.fill_(-1e3)  # type: ignore[index]
     found = look(setup)
     assert "gradients are zero" in found.names
     assert found.findings[0].severity == "critical"
@@ -103,9 +103,10 @@ def test_a_head_that_grew() -> None:
     torch.manual_seed(0)
     model = mlp()
     setup = on_digits(model)
-    head = list(model[4].parameters())
-    body = [p for p in model.parameters() if all(p is not h for h in head)]
-    setup.optimizer = torch.optim.Adam([{"params": body}, {"params": head, "lr": 0.1}], lr=1e-4)
+    head: list[Any] = list(model[4].parameters())
+    body: list[Any] = [p for p in model.parameters() if all(p is not h for h in head)]
+    groups: list[dict[str, Any]] = [{"params": body}, {"params": head, "lr": 0.1}]
+    setup.optimizer = torch.optim.Adam(groups, lr=1e-4)
     first = look(setup)
     for task in range(3):
         relabel(setup, task)
