@@ -247,7 +247,7 @@ def main() -> None:
                 back = Trials(
                     partial(updates_back, task=task, base=base), options.rows, about | {"measure": "recovery"}
                 )
-                for arm in ARMS[:5]:
+                for arm in (arm for arm in options.arms if "fresh" not in arm):
                     rate = trials.best_rate(arm, options.rates, 2)
                     took = " ".join(f"{n:g}" for n in back.losses(arm, rate, range(seeds)))
                     print(f"{arm}: updates until recovered at {rate:g}: {took}")
