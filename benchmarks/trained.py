@@ -7,7 +7,7 @@
 Networks without norms are trained first: an MLP on scikit-learn's digits, for 600 updates on their classes
 ("young") or for 60 tasks of random labels ("worn"), and a transformer of 2 blocks on the letters of Python's
 help texts. Then each goes on with a new optimizer, on the same data, with new labels (letters exchanged, in
-the the transformer) or with permuted pixels: as it is, converted by nap.normalize_, or calibrated, all but
+the transformer) or with permuted pixels: as it is, converted by nap.normalize_, or calibrated, all but
 the first with projection; "pulled": scales and offsets go back to (1, 0) at one percent an update. Beside
 them fresh networks. Rates are tuned for each arm on seeds 100 and 101, results are on others. Compared is an
 error: the share of wrong answers while learning (for the same data, on held-out images), or nats of a
@@ -41,7 +41,7 @@ ARMS = (
     *("unconverted", "normalize_", "calibrated", "calibrated, fan-in", "calibrated, pulled"),
     *("fresh", "fresh NaP"),
 )
-RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 CASES = {
     "classifier": (
         ("young", "same"),
