@@ -222,6 +222,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--task", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--data", nargs="+", help="of what follows: same, labels, pixels, letters")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--rates", nargs="+", type=float, default=list(RATES))
     parser.add_argument("--seeds", type=int, default=5, help="of the classifier's results")
@@ -235,10 +236,11 @@ def main() -> None:
         make: Callable[[int, str], Task] = Classifier if name == "classifier" else Language
         task = make(options.width, options.device)
         seeds = options.seeds if name == "classifier" else options.language_seeds
+        cases = [case for case in CASES[name] if options.data is None or case[1] in options.data]
         common = {"task": name, "width": options.width}
-        for base in dict.fromkeys(base for base, _ in CASES[name]):
+        for base in dict.fromkeys(base for base, _ in cases):
             print("\n".join(at_once(task, base, seed) for seed in range(seeds)), flush=True)
-        for base, data in CASES[name]:
+        for base, data in cases:
             about = common | {"base": base, "data": data}
             trials = Trials(partial(error, task=task, base=base, data=data), options.rows, about)
             print(f"== {name}, {base}, {data}", flush=True)
