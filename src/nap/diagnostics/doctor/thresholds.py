@@ -66,7 +66,7 @@ THRESHOLDS: dict[str, Threshold] = {
     "moments too large": Threshold(
         5,
         "√v̂ of Adam over the gradient (root mean squares), while the loss is not low",
-        "an update is a fifth of what was set; at most 3.1 in the healthy networks while there is loss",
+        "an update is a fifth of what was set; at most 2.4 in the healthy networks while there is loss",
     ),
     "moments too small": Threshold(
         0.1,
