@@ -234,6 +234,8 @@ def test_layers_that_nothing_reaches() -> None:
     found = look(setup)
     assert found.names == ("layers are not reached",)
     assert found.findings[0].where == "extra.weight, extra.bias"
+    cut = diagnose(setup.model, setup.optimizer, setup.probe, loss=lambda out: out.detach().mean())
+    assert cut.findings[0].measure.startswith("6 trainable weights have no path to the loss")
     setup = on_digits(Forgetful(detach=True))
     assert look(setup).findings[0].where == "body.weight, body.bias, extra.weight, extra.bias"
 
@@ -241,7 +243,7 @@ def test_layers_that_nothing_reaches() -> None:
 def test_an_optimizer_made_before_the_norms() -> None:
     setup = on_digits(mlp())
     nap.normalize_(setup.model, setup.probe[:2])
-    found = look(setup)
+    found = diagnose(setup.model, setup.optimizer, setup.probe)  # that takes no gradients
     assert found.names == ("weights are not in the optimizer",)
     assert "0.nap_norm.weight" in found.findings[0].where
 

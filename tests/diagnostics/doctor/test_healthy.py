@@ -56,7 +56,7 @@ def test_what_could_not_be_looked_at_is_said() -> None:
     setup = made("MLP")
     found = diagnose(setup.model, setup.optimizer, setup.probe[:8])
     assert found.not_looked_at["dead and linearized units"] == "the batch has fewer than 32 inputs"
-    assert "loss=" in found.not_looked_at["zero gradients"]
+    assert "loss=" in found.not_looked_at["gradients, and layers that have none"]
     assert "bounded activation" in found.not_looked_at["saturated activations"]
     assert "Not looked at:" in str(found)
 

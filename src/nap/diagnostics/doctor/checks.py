@@ -335,8 +335,8 @@ _LOGGED = "the log has no such measure; nap.integrations.monitor.Monitor writes 
 
 CHECKS = (
     Check("NaN and infinity", (), _not_finite, ""),
-    Check("zero gradients", ("gradient/", "norm/gradients"), _no_gradient, _LOSS),
-    Check("layers that are not reached or not trained", ("gradient/",), _unreached, _LOSS),
+    Check("gradients, and layers that have none", ("gradient/", "norm/gradients"), _no_gradient, _LOSS),
+    Check("layers that are not trained", ("size/",), _unreached, _LIVE),
     Check("dead and linearized units", ("dead/", "linearized/"), _unused_units, _LOGGED),
     Check("rank of the features", ("rank/",), _rank, _LOGGED),
     Check("growth of single weights", ("size/",), grown_weights, _LIVE),
