@@ -6,12 +6,12 @@
 
 Networks without norms are trained first: an MLP on scikit-learn's digits, for 600 updates on their classes
 ("young") or for 60 tasks of random labels ("worn"), and a transformer of 2 blocks on the letters of Python's
-help texts. Then each goes on with a new optimizer, on the same data, with new labels (letters exchanged, in the
-transformer) or with permuted pixels: as it is, converted by nap.normalize_, or calibrated, all but the first
-with projection; "pulled": scales and offsets go back to (1, 0) at one percent an update. Beside them fresh
-networks. Rates are tuned for each arm on seeds 100 and 101, results are on others. What is compared is an error:
-the share of wrong answers while learning (for the same data, on held-out images), or nats of a letter. Recovery:
-updates until the mean loss of 20 is within 5 % of that of the trained network.
+help texts. Then each goes on with a new optimizer, on the same data, with new labels (letters exchanged, in
+the transformer) or with permuted pixels: as it is, converted by nap.normalize_, or calibrated, all but
+the first with projection; "pulled": scales and offsets go back to (1, 0) at one percent an update. Beside
+them fresh networks. Rates are tuned for each arm on seeds 100 and 101, results are on others. Compared is an
+error: the share of wrong answers while learning (for the same data, on held-out images), or nats of a
+letter. Recovery: updates until the mean loss of 20 is within 5 % of that of the trained network.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class Language:
         corpus = load(["python"], "bytes", limit=3_000_000)
         parts = (torch.from_numpy(part.tokens.astype("int64")) for part in (corpus.train, corpus.valid))
         train, valid = (torch.where((p >= 97) & (p <= 122), p - 96, 0) for p in parts)
-        self.train, self.valid = train.to(device), valid[: 32 * 1024 + 1].to(device)
+        whole = (len(valid) - 1) // self.length * self.length
+        self.train, self.valid = train.to(device), valid[: whole + 1].to(device)
         self.sample = self.train[: 64 * self.length].view(64, self.length)
 
     def make(self) -> nn.Module:
@@ -138,13 +139,13 @@ class Language:
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, float]:
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
-        return loss, float(loss)
+        return loss, loss.item()
 
     def held_out(self, model: nn.Module) -> float:
         """Nats of a letter of other texts."""
         with torch.no_grad():
             logits = model(self.valid[:-1].view(-1, self.length))
-            return float(F.cross_entropy(logits.flatten(0, 1), self.valid[1:]))
+            return F.cross_entropy(logits.flatten(0, 1), self.valid[1:]).item()
 
 
 Task = Classifier | Language
@@ -221,6 +222,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--task", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--data", nargs="+", help="of what follows: same, labels, pixels, letters")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--rates", nargs="+", type=float, default=list(RATES))
     parser.add_argument("--seeds", type=int, default=5, help="of the classifier's results")
@@ -234,10 +236,11 @@ def main() -> None:
         make: Callable[[int, str], Task] = Classifier if name == "classifier" else Language
         task = make(options.width, options.device)
         seeds = options.seeds if name == "classifier" else options.language_seeds
+        cases = [case for case in CASES[name] if options.data is None or case[1] in options.data]
         common = {"task": name, "width": options.width}
-        for base in dict.fromkeys(base for base, _ in CASES[name]):
+        for base in dict.fromkeys(base for base, _ in cases):
             print("\n".join(at_once(task, base, seed) for seed in range(seeds)), flush=True)
-        for base, data in CASES[name]:
+        for base, data in cases:
             about = common | {"base": base, "data": data}
             trials = Trials(partial(error, task=task, base=base, data=data), options.rows, about)
             print(f"== {name}, {base}, {data}", flush=True)
@@ -246,7 +249,7 @@ def main() -> None:
                 back = Trials(
                     partial(updates_back, task=task, base=base), options.rows, about | {"measure": "recovery"}
                 )
-                for arm in ARMS[:5]:
+                for arm in (arm for arm in options.arms if "fresh" not in arm):
                     rate = trials.best_rate(arm, options.rates, 2)
                     took = " ".join(f"{n:g}" for n in back.losses(arm, rate, range(seeds)))
                     print(f"{arm}: updates until recovered at {rate:g}: {took}")

@@ -1,9 +1,10 @@
 """Step 1 for a network that is trained already: the norms start where they change its function least.
 
 A norm has a scale and an offset for each feature. They are set so that on the caller's batches each feature
-has the mean and the deviation that it had before the conversion. That is done in the order of execution, each
-norm behind those that are calibrated already. So a bias that the conversion removes goes into the offset. What a
-norm takes from single samples, their size, cannot come back: the report says how far the function moved.
+has the mean and the deviation that it had before the conversion. That is done in the order of execution,
+each norm behind those that are calibrated already. So a bias that the conversion removes goes into the
+offset. What a norm takes from single samples, their size, cannot come back: the report says how far the
+function moved.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from nap.conversion.surgery import apply_
 from nap.conversion.trial import Example, detached_copy, examples_of
 from nap.norms.attention import NormalizedMultiheadAttention
 from nap.norms.members import MemberNorm
-from nap.norms.norm import Norm
+from nap.norms.norm import PRODUCTS, Norm
 from nap.projection.plan import norms_to_keep
 from nap.projection.policies import fan_in_radius
 from nap.projection.sphere import project_tensors_
@@ -48,7 +49,7 @@ def normalize_trained_(
 
     Args:
         batches: inputs like those it was trained on, some hundred or more: one batch as for `nap.plan`, or a
-            list of tuples (or dicts), one for each batch. The conversion is planned on the first one.
+            list of tuples (or dicts), one for each batch.
         radii: "trained" leaves weights as they are, so that a `Projector` keeps their trained norms; "fan-in"
             rescales each weight that a norm follows, which changes nothing, to entries of RMS 1/√fan_in: as
             large as those of a fresh network, so that a learning rate of one fits.
@@ -62,8 +63,7 @@ def normalize_trained_(
     if radii not in ("trained", "fan-in"):
         raise ValueError(f"radii={radii!r} is not a choice; use one of trained, fan-in")
     examples = _examples(batches, kwargs)
-    args, named = examples[0]
-    plan = plan_of(model, args, named, **options)
+    plan = plan_of(model, batches, kwargs, **options)
     if plan.problems:
         normalize_(model, plan)  # raises with all of them listed
     _check(model, plan)
@@ -111,8 +111,8 @@ def _check(model: nn.Module, plan: Plan) -> None:
             )
         if placement.members and not placement.member_axes:
             raise ValueError(
-                f"{placement.module}: its layers are stacked and run under vmap, where statistics of one "
-                f"cannot be seen; {way}"
+                f"{placement.module or 'the model'}: its layers are stacked and run under vmap, where "
+                f"statistics of one cannot be seen; {way}"
             )
         if isinstance(module, nn.MultiheadAttention) and module.bias_k is not None:
             raise ValueError(
@@ -123,20 +123,27 @@ def _check(model: nn.Module, plan: Plan) -> None:
 def _original(model: nn.Module, plan: Plan) -> tuple[dict[str, Tensor | None], nn.Module]:
     """A copy of the model with idle norms at all places of the plan, and what each must add, by name.
 
-    Biases stay, so it computes what the model does. torch's attention loses those of queries and keys in
-    our subclass; they are added where its norms would act.
+    Biases stay, so it computes what the model does. What hangs on a function leaves its bias out; and
+    torch's attention loses those of queries and keys in our subclass. They are added where norms would act.
     """
     there = {name for name, _ in model.named_modules()}
     twin = detached_copy(model)
     kept = [replace(p, remove=(), zero=(), subtract=None) for p in plan.placements]
     apply_(twin, replace(plan, placements=tuple(kept)))
     added: dict[str, Tensor | None] = {}
+    left_out = {
+        ".".join(filter(None, (p.module, PRODUCTS, p.key))): model.get_submodule(p.module).get_parameter(
+            *p.zero
+        )
+        for p in plan.placements
+        if p.action == "normalise product" and len(p.zero) == 1 and p.layout == "features"
+    }
     for name, module in twin.named_modules():
         if name in there or not isinstance(module, Norm):
             continue
         owner, _, leaf = name.rpartition(".")
         holder = twin.get_submodule(owner)
-        added[name] = None
+        added[name] = left_out.get(name)
         if isinstance(holder, NormalizedMultiheadAttention):
             before = model.get_submodule(owner)
             assert isinstance(before, nn.MultiheadAttention)
@@ -187,7 +194,8 @@ def _calibrate_(twin: nn.Module, name: str, wanted: Statistics, examples: Sequen
         ratio = torch.where(wanted.variance > 0, now.variance / wanted.variance, 1.0)
         mean = now.mean + (module.running_mean - wanted.mean) * ratio.sqrt()
         module.running_mean.copy_(mean)
-        module.running_var.mul_(ratio.to(module.running_var))
+        variance = (module.running_var + module.eps) * ratio - module.eps
+        module.running_var.copy_(variance.clamp(min=0))
         return
     assert isinstance(module, Norm)
     shape = (*module.members, module.width) if isinstance(module, MemberNorm) else (module.width,)

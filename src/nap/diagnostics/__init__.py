@@ -3,10 +3,12 @@
 Every function takes tensors (or a model and a batch) and returns a 0-d tensor, so nothing waits for
 the device until someone asks for the number; the ranks are the exception, because the singular value
 routines of CUDA synchronise by themselves. For a population of networks, `torch.func.vmap` any of
-them over the leading axis. `Recorder` measures them inside a training loop.
+them over the leading axis. `Recorder` measures them inside a training loop; `diagnose` looks for reasons
+why a network does not learn.
 """
 
 from nap.diagnostics.activations import ACTIVATIONS
+from nap.diagnostics.doctor import Diagnosis, diagnose, diagnose_log
 from nap.diagnostics.jacobian import jacobian_norm
 from nap.diagnostics.kernel import ntk, ntk_rank
 from nap.diagnostics.norms import gradient_norm, parameter_norm
@@ -17,8 +19,11 @@ from nap.diagnostics.units import dead_units, dormancy_scores, dormant_units, li
 
 __all__ = [
     "ACTIVATIONS",
+    "Diagnosis",
     "Recorder",
     "dead_units",
+    "diagnose",
+    "diagnose_log",
     "dormancy_scores",
     "dormant_units",
     "effective_rank",

@@ -67,6 +67,12 @@ class Case:
         points = self.series.get(key, ())
         return points[0][1] if len(points) > 1 else None
 
+    def has_lasted(self, key: str, high: float) -> bool:
+        """Whether the measure has been at most `high` for a while: two readings and a tenth of all."""
+        points = self.series.get(key, ())
+        lasting = next((i for i, (_, value) in enumerate(reversed(points)) if value > high), len(points))
+        return lasting >= max(2, len(points) / 10)
+
     def since(self, key: str, low: float = -math.inf, high: float = math.inf) -> str:
         """From which step on the measure has been within these bounds up to now, in words."""
         points = self.series.get(key, ())

@@ -313,15 +313,16 @@ def _schedule(case: Case) -> Iterator[Finding]:
         largest = max(seen, peak)
         if largest <= 0 or rate > limit("schedule") * largest or (case.live and not case.live.updates):
             continue
-        sure = seen > rate
-        severity: Severity = "warning" if sure else "note"
-        doubt = "" if sure else "; or a warm-up has just begun"
+        floor = limit("schedule") * largest
+        lasting = case.has_lasted(f"lr/{name}", floor) or (case.live is not None and seen > rate)
+        severity: Severity = "warning" if lasting else "note"  # at the end of training that is as planned
+        doubt = "" if seen > rate else "; or a warm-up has just begun"
         yield Finding(
             "the schedule has ended",
             severity,
             name if name != "all" else "",
             f"the learning rate is {rate:.2g}, {rate / largest:.1g} of the schedule's {largest:.2g} (limit "
-            f"{limit('schedule'):g}){doubt}{case.since(f'lr/{name}', high=limit('schedule') * largest)}",
+            f"{limit('schedule'):g}){doubt}{case.since(f'lr/{name}', high=floor)}",
             "if training goes on, or the task changes, begin again: schedule.restart() of nap.schedules, "
             "with an end value above 0",
         )
@@ -334,8 +335,8 @@ _LOGGED = "the log has no such measure; nap.integrations.monitor.Monitor writes 
 
 CHECKS = (
     Check("NaN and infinity", (), _not_finite, ""),
-    Check("zero gradients", ("gradient/", "norm/gradients"), _no_gradient, _LOSS),
-    Check("layers that are not reached or not trained", ("gradient/",), _unreached, _LOSS),
+    Check("gradients, and layers that have none", ("gradient/", "norm/gradients"), _no_gradient, _LOSS),
+    Check("layers that are not trained", ("size/",), _unreached, _LIVE),
     Check("dead and linearized units", ("dead/", "linearized/"), _unused_units, _LOGGED),
     Check("rank of the features", ("rank/",), _rank, _LOGGED),
     Check("growth of single weights", ("size/",), grown_weights, _LIVE),

@@ -78,9 +78,11 @@ def rates_fell(case: Case) -> Iterator[Finding]:
             "keeps its norm; without norms in front of the nonlinearities nap.normalize_ first",
         )
     if live is None and not case.has("lr/") and scheduled >= 1 / limit("schedule"):
+        low = {name: first[name] * limit("schedule") for name in first}
+        lasting = all(case.has_lasted(f"rate/{name}", low[name]) for name in low)
         yield Finding(
             "the schedule has ended",
-            "warning",
+            "warning" if lasting else "note",  # at the end of training that is as planned
             "",
             f"all effective rates fell ×{scheduled:.3g} or more, and norms did not grow (limit "
             f"×{1 / limit('schedule'):g})",

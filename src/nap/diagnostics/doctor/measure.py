@@ -37,7 +37,8 @@ def gradients(
     if loss is None:
         left = {name: p.grad for name, p in trained.items()}
         return (left if any(g is not None for g in left.values()) else {}), None
-    with evaluating(model), torch.enable_grad():
+    # cuDNN has no gradients of recurrent layers in eval mode
+    with evaluating(model), torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         value = loss(model(*as_arguments(args), **kwargs))
     if not isinstance(value, Tensor) or value.numel() != 1:
         shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
