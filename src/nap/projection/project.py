@@ -33,7 +33,7 @@ from nap.projection.plan import (
 )
 from nap.projection.policies import Choice, Policies
 from nap.projection.resuming import comparable, settings_of, taken_over
-from nap.projection.sphere import project_tensors_
+from nap.projection.sphere import project_few_, project_tensors_
 from nap.projection.updates import AfterStep, by_count, hooks_on, inner_optimizers
 from nap.sharded import reshard_, sharded_parts
 from nap.weights import weight_groups
@@ -225,15 +225,16 @@ class Projector:
     def _act_(self, held: Mapping[Any, Tensor], when: Tensor | None = None) -> dict[str, Tensor]:
         """Write into these, and return their radii as they lie on the device."""
         radii = {name: self._radii[name] for name in held if name in self._radii}
-        for name, radius in radii.items():
-            if radius.device != (device := held[name].device):
-                radii[name] = radius.to(device)
-        pairs = [pair for pair in self._noisy if all(name in radii for name in pair)]
+        radii |= {n: r.to(held[n].device) for n, r in radii.items() if r.device != held[n].device}
+        pairs = [pair for pair in self._noisy if radii.keys() >= {*pair}]
         together = {name for pair in pairs for name in pair}
         for ceiling in (False, True) if self._growing else (False,):
             alone = [n for n in radii if n not in together and (n in self._growing) is ceiling]
             weights, limits = {name: held[name] for name in alone}, [radii[name] for name in alone]
-            norms = project_tensors_(list(weights.values()), limits, when=when, ceiling=ceiling)
+            tensors = list(weights.values())
+            if project_few_(tensors, limits, when, ceiling=ceiling) is not None:
+                continue  # none of them is lost
+            norms = project_tensors_(tensors, limits, when=when, ceiling=ceiling)
             if not (ceiling or is_undone(when)) and self._lost.is_due(norms):
                 self._lost.warn(weights, radii)
         if pairs:
