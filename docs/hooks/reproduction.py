@@ -83,7 +83,9 @@ def command(name: str, scale: str) -> str:
 def commands(name: str) -> str:
     """The commands at three scales; then what was run, from its records, and what was not."""
     of = experiment(name)
-    fetched = sorted({data for scale in SCALES for data in of.needs.get(scale, "").split(", ")} - {"", "digits"})
+    fetched = sorted(
+        {data for scale in SCALES for data in of.needs.get(scale, "").split(", ")} - {"", "digits"}
+    )
     words = [f"nap data fetch {' '.join(fetched)}"] if fetched else []
     words += [command(name, scale) for scale in SCALES]
     lines = ["| Scale | Asks for | Run by us | Hold / fail / open |", "|---|---|---|---|"]

@@ -217,7 +217,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
     monkeypatch.setitem(MODULES, "tiny", "tiny_experiment")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(running, "_run_all", begun)
+    monkeypatch.setattr(running, "run_all", begun)
     monkeypatch.setattr(command, "drive", begun)
     Path("a-file").write_text("mine")
     Path("a-folder").mkdir()

@@ -76,9 +76,10 @@ def test_a_training_on_digits(folder: Path, capsys: pytest.CaptureFixture[str]) 
     said = capsys.readouterr().out
     for line in ("NaP is better than plain training", "NaP is better than its normalization alone"):
         assert line in said
-    assert "plain-seed-0: finished, 1 trainings" in said
+    assert "plain-seed-0: finished, 1 training " in said
     page = (folder / "results/compare-train-train/report.html").read_text("utf-8")
-    assert "Learning rates · compare" in page
+    assert "Learning rates · by arm" in page
+    assert "scale demo" not in page
     assert "In the paper:" not in page.split("Not in this folder")[0]
     assert main(words) == 0  # again: nothing is trained
     assert ": finished, " not in capsys.readouterr().out

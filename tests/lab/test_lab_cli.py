@@ -159,6 +159,8 @@ def test_missing_data_is_bad_usage_with_a_way_out(nap) -> None:
         ("run tyni", f"no experiment 'tyni'; there are {', '.join([*BUILT, 'tiny'])}. Did you mean tiny?"),
         ("run", "name an experiment first"),
         ("run tiny --stpes 3", "Did you mean --steps?"),
+        ("run fig1 --lr 1e-3", "Did you mean --learning-rate?"),
+        ("run fig5", "Did you mean fig5-sequential or fig5-suite?"),
         ("run tiny --steps many", "--steps many: expected a whole number"),
         ("run tiny --steps -5", "steps=-5"),
         ("run tiny --shard 3/2", "--shard 3/2: expected two numbers like 2/4"),

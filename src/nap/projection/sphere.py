@@ -78,8 +78,8 @@ def project_tensors_(
     >>> weight
     tensor([[0.6000, 0.8000]])
     """
-    if (few := _few_on_cpu(weights, radii, when, ceiling)) is not None:
-        return few
+    if (few := project_few_(weights, radii, when, ceiling=ceiling)) is not None:
+        return [torch.tensor(few, dtype=weights[0].dtype)]
     found: list[Tensor] = []
     whole: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, Tensor]]] = defaultdict(list)
     for weight, radius in zip(weights, radii, strict=True):
@@ -104,12 +104,13 @@ def project_tensors_(
     return found
 
 
-def _few_on_cpu(
-    weights: Sequence[Tensor], radii: Sequence[Tensor], when: Tensor | None, ceiling: bool
-) -> list[Tensor] | None:
-    """The same for small weights on a CPU, with numbers instead of tensors: three calls for all of them.
+def project_few_(
+    weights: Sequence[Tensor], radii: Sequence[Tensor], when: Tensor | None = None, *, ceiling: bool = False
+) -> list[float] | None:
+    """`project_tensors_` for small weights on a CPU, with numbers instead of tensors; without gradients.
 
-    None where any of them is large, in pieces, of several norms or not of float32 or float64.
+    Their norms, which all are directions to keep; or None, and nothing is done, where any of them has none,
+    is large, in pieces, of several norms or not of float32 or float64.
     """
     if not weights or (when is not None and not when.is_cpu) or not _is_eager():
         return None
@@ -128,7 +129,7 @@ def _few_on_cpu(
     if when is None or bool(when):
         factors = [radius.item() / norm for radius, norm in zip(radii, norms, strict=True)]
         torch._foreach_mul_(tensors, [min(1.0, factor) for factor in factors] if ceiling else factors)
-    return [torch.tensor(norms, dtype=dtype)]
+    return norms
 
 
 @cache

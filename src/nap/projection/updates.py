@@ -121,7 +121,10 @@ class AfterStep:
         self.guard: MoveGuard | None = None
 
     def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._act(optimizer)
+        if torch.compiler.is_compiling():
+            self._act(optimizer)
+        else:
+            self._follow_step(optimizer)  # the way around the compiler would take as long as the projection
 
     def _begin(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._note(optimizer)

@@ -174,7 +174,10 @@ def test_a_partial_folder_says_what_is_missing(tmp_path: Path) -> None:
     assert "2 of 2 runs are not complete" in text
     assert "nap: it did not finish (stopped by SIGTERM)" in text
     assert re.search(r"none: manifest\.json is damaged .*; it has no rows", text)
-    assert "No rows for: no norm · LayerNorm · LayerNorm, rescaled each task · fresh · fresh, no norm" in text
+    assert (
+        "No rows for: “no norm” · “LayerNorm” · “LayerNorm, rescaled each task” · “fresh” · “fresh, no norm”"
+        in text
+    )
     assert "Not in this folder:" in text
     assert "nap run fig2" in text
     assert "0 of 15 claims hold" in text
@@ -192,7 +195,7 @@ def test_folders_with_spaces_one_seed_and_runs_at_work(tmp_path: Path) -> None:
     text = Page(path.read_text("utf-8")).text
     assert "Lines: 1 seed, too few for an interval." in text
     assert "walks: it did not finish (still at work, or killed)" in text
-    assert "No rows for: permuted labels" in text
+    assert "No rows for: “permuted labels”" in text
     assert "From walk-demo · scale demo · 1 seed · run again: nap run walk --scale demo" in text
 
 

@@ -51,6 +51,7 @@ def parse(
     scale = _scale(scales, words)
     default = scales[scale]
     words, notes = aliases.words(grouped(words), _option_types(run_options, default), name)
+    words = _in_any_case(words, _option_types(run_options, default))
     _check_keys(name, run_options, default, words)
     parsed = _read(name, scale, run_options, default, words)
     if parsed is None:
@@ -58,6 +59,26 @@ def parse(
     # The config's own checks run here; inside tyro their messages would be framed and wrapped.
     config = type(default)(**{f.name: getattr(parsed.experiment, f.name) for f in fields(default)})
     return Request(name, parsed.run, config, words, notes)
+
+
+def _in_any_case(words: Sequence[str], types: Mapping[str, Any]) -> list[str]:
+    """The words, with values that are one of some names spelt as these are.
+
+    >>> _in_any_case(["--arms", "nap", "MINE", "--seeds", "3"], {"--arms": tuple[Literal["NaP", "no"], ...]})
+    ['--arms', 'NaP', 'MINE', '--seeds', '3']
+    """
+    found: list[str] = []
+    for key, *values in grouped(words):
+        names = {str(name).lower(): str(name) for name in _names_of(types.get(key))}
+        found += [key, *(names.get(value.lower(), value) for value in values)]
+    return found
+
+
+def _names_of(kind: Any) -> tuple[Any, ...]:
+    """The values of a Literal, or of a tuple of them."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return _names_of(get_args(kind)[0]) if get_origin(kind) is tuple else ()
 
 
 def _scale(scales: Mapping[str, Any], words: Sequence[str]) -> str:
@@ -149,5 +170,18 @@ def describe_type(kind: Any) -> str:
 
 
 def _suggest(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f". Did you mean {close[0]}?" if close else ""
+    """What may have been meant: all that begins so, what is abbreviated so, or else what is most alike.
+
+    >>> _suggest("fig5", ["fig5-suite", "fig5-end", "fig6"]), _suggest("--lr", ["--learning-rate", "--arms"])
+    ('. Did you mean fig5-suite or fig5-end?', '. Did you mean --learning-rate?')
+    """
+    known = list(known)
+    initials = word.lstrip("-")
+    likely = [name for name in known if initials and name.startswith(word)]
+    likely = likely or [name for name in known if len(initials) > 1 and initials == _initials(name)]
+    likely = likely or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f". Did you mean {' or '.join(likely)}?" if likely else ""
+
+
+def _initials(name: str) -> str:
+    return "".join(part[0] for part in name.split("-") if part)

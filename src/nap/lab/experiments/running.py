@@ -6,7 +6,7 @@ import contextlib
 import gc
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nap.lab import rows
+from nap.lab.datasets import needed
 from nap.lab.datasets.images import DataMissing
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.tasks import BOARD, Task, chosen, home, not_distributed, open_tasks, same_command
@@ -34,6 +35,7 @@ from nap.lab.runner.distributed import (
 from nap.lab.runner.run import STOPPED, run_work
 from nap.lab.runner.signals import StopRequest, stop_requests
 from nap.lab.runner.work import Work
+from nap.lab.stored import MANIFEST, read_manifest
 
 if TYPE_CHECKING:
     from nap.lab.board import Board
@@ -54,6 +56,8 @@ def run(requests: Sequence[tuple[Experiment, Request]], *, judge: bool = True) -
         if rank.rank > 0:
             return FINE  # rank 0 says why
         raise ValueError(reason)
+    if rank.rank == 0:
+        require_data(runs)
     device = pick_device(options.device, rank)
     if not 0 <= options.threads <= MAX_THREADS:
         raise ValueError(f"--threads {options.threads}: it must be between 0 and {MAX_THREADS:,}")
@@ -66,6 +70,12 @@ def run(requests: Sequence[tuple[Experiment, Request]], *, judge: bool = True) -
                 return _run_on_rank0(requests, device, group, judge)
         _follow_all([run for _, _, run in runs], device, group)
         return FINE
+
+
+def require_data(runs: Iterable[tuple[Path, Experiment, Run]]) -> None:
+    """Raise `DataMissing` for all data sets that runs which are not finished lack, before any begins."""
+    open_ = [run.config for path, _, run in runs if not read_manifest(path / MANIFEST)[0].get("finished")]
+    needed.require(open_)
 
 
 def _follow_all(runs: Sequence[Run], device: torch.device, group: ProcessGroup) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from nap.lab.datasets import needed
 from nap.lab.experiments.experiment import Experiment
 from nap.lab.experiments.tasks import BOARD, home, same_command, show
 from nap.lab.launch.drive import drive
@@ -54,6 +55,9 @@ def sweep(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str
 def driven(title: str, todo: Sequence[Job], options: SweepOptions) -> list[Tracked]:
     """Every job as far as it came on the engine that was asked for; says so where a signal stopped it."""
     found = [read_state(job.path) for job in todo]
+    if options.engine == "local":  # elsewhere there may be data that are not here
+        pairs = zip(todo, found, strict=True)
+        needed.require(job.run.config for job, each in pairs if each.state != "finished")
     with opened(options, len(todo)) as engine, stop_requests(options.time_limit) as stop:
         _check(todo, options)
         runs = [_ready(job, each, options) for job, each in zip(todo, found, strict=True)]

@@ -67,7 +67,7 @@ CSS = """
   --holds: #00664b; --fails: #a83a00; --unclear: #5f6368; }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; scroll-behavior: smooth; }
-body { margin: 0 auto; max-width: 1240px; padding: 2.2rem 1.5rem 4rem; background: #fff; color: var(--ink);
+body { margin: 0 auto; max-width: 1420px; padding: 2.2rem 1.5rem 4rem; background: #fff; color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 h1 { font-size: 1.8rem; line-height: 1.2; margin: 0 0 .3rem; letter-spacing: -.01em; }
 h2 { font-size: 1.3rem; line-height: 1.3; margin: 0 0 .4rem; }
@@ -140,8 +140,8 @@ summary { cursor: pointer; font-weight: 600; font-size: .92rem; }
 details[open] summary { margin-bottom: .6rem; }
 footer { margin-top: 3rem; color: var(--quiet); font-size: .88rem; border-top: 1px solid var(--line);
   padding-top: 1rem; }
-@media (max-width: 1120px) {
-  .panels, .panels.of-3 { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
+@media (max-width: 1400px) { .panels { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
+@media (max-width: 1120px) { .panels.of-3 { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 @media (max-width: 1000px) {
   table.claims, table.claims tbody, table.claims tr, table.claims td { display: block; width: auto; }
   table.claims { min-width: 0; }

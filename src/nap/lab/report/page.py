@@ -73,7 +73,7 @@ def _overview(parts: Sequence[Part]) -> Html:
                 element("a", part.title, href=f"#{part.anchor}"),
                 *(str(found[verdict]) for verdict in SIGNS),
                 str(len(part.group.rows.unique("seed")) or "–"),
-                part.group.scale or "–",
+                (part.experiment.named_by_scale and part.group.scale) or "–",
                 f"{sum(not run.problems for run in runs)} of {len(runs)}",
             ]
         )
@@ -196,7 +196,7 @@ def _source(part: Part) -> Html:
     group = part.group
     seeds = len(group.rows.unique("seed"))
     words = [f"From {group.folder}"]
-    words += [f"scale {group.scale}"] if group.scale else []
+    words += [f"scale {group.scale}"] if group.scale and part.experiment.named_by_scale else []
     words += [f"{seeds} seed{'s' * (seeds != 1)}"] if seeds else []
     if part.shares_runs:
         return element("p", f"{' · '.join(words)} · the runs of {group.experiment}, above.", class_="quiet")
@@ -217,9 +217,8 @@ def _drawn(part: Part) -> list[Html]:
     except ODD_ROWS as error:
         return [_problem("Not drawn", in_words(error))]
     more = f" · and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    note = element(
-        "p", element("b", "No rows for: "), " · ".join(names[:MOST_NAMES]) + more, class_="missing"
-    )
+    listed = " · ".join(f"“{name}”" for name in names[:MOST_NAMES])
+    note = element("p", element("b", "No rows for: "), listed + more, class_="missing")
     named = (replace(figure, name=f"{part.anchor}-{figure.name}") for figure in figures)
     return [*([note] if names else []), *([numbers] if numbers else []), *map(_figure, named)]
 

@@ -152,6 +152,11 @@ def _fewer_seeds(tuning: Tuning, name: str) -> str:
     return f" (on {count} of {len(tuning.seeds)} seeds)" if count < len(tuning.seeds) else ""
 
 
+def _name(tuning: Tuning) -> str:
+    known = tuning.experiment in modules() and load(tuning.experiment)
+    return f"{tuning.experiment}, scale {tuning.scale}" if not known or known.named_by_scale else "by arm"
+
+
 def ranges(tuning: Tuning) -> Html | None:
     """The best rate of each arm, and the rates that are nearly as good, as a list."""
     found = {name: usable(of, highest=tuning.highest) for name, of in tuning.results.items()}
@@ -173,7 +178,7 @@ def section(tuning: Tuning, anchor: str) -> Html:
     good = "highest" if tuning.highest else "lowest"
     return element(
         "section",
-        element("h2", f"Learning rates · {tuning.experiment}, scale {tuning.scale}"),
+        element("h2", f"Learning rates · {_name(tuning)}"),
         element(
             "p",
             f"From {tuning.folder} · seeds {tuning.seeds[0]} to {tuning.seeds[-1]}, which no result uses · "

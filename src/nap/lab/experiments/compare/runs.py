@@ -60,7 +60,7 @@ Function = Callable[[Trial], "float | Iterable[float]"]
 class Training:
     """The call of the function, as a piece of work: one unit, whose rows are the numbers that it gives."""
 
-    unit, total, steps_per_unit = "trainings", 1, 1
+    unit, total, steps_per_unit = "training", 1, 1
 
     def __init__(self, function: Function, what: NetworkRun, device: torch.device):
         self._function, self._what, self.done = function, what, 0

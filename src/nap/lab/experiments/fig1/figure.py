@@ -48,6 +48,10 @@ LOOKS = {
     **FRESH_LOOKS,
 }
 WORDS = {FRESH.name: "fresh initialisation", FRESH_NO_NORM.name: "fresh initialisation, no norm"}
+RESCALED_GROWS = (
+    "In the arm that is rescaled at each task the weights are put back, and not the scales and offsets of "
+    "norms: these make its parameter norm grow."
+)
 MEASURES = (
     Measure("accuracy", "Online accuracy", fraction=True),
     Measure("parameter_norm", "Parameter norm"),
@@ -64,12 +68,13 @@ def figures(rows: Rows) -> list[Figure]:
     panels = [panel(rows, measure, arms, references=fresh) for measure in MEASURES]
     some = any(one.references for one in panels)
     dotted = "Dotted: a fresh network on the same tasks, mean over them." if some else ""
+    rescaled = RESCALED_GROWS if RESCALED.name in rows.unique("arm") else ""
     return [
         Figure(
             "fig1",
             panels,
             columns=4,
-            caption=f"Each task has new random labels. {dotted}".strip(),
+            caption=" ".join(filter(None, ["Each task has new random labels.", dotted, rescaled])),
         )
     ]
 
