@@ -9,11 +9,6 @@ from nap.tracing.curves import STAYS
 from nap.tracing.record import Flow
 from nap.weights import Role, WeightTable
 
-MULTIPLIED = (
-    "its result is multiplied with that of another layer, with no norm in front of either; "
-    "the product is linear in each of them, and they stay as they are"
-)
-
 
 def complete(
     notes: Mapping[str, Note],
@@ -30,8 +25,8 @@ def complete(
         name: Note(name, note.reason.removesuffix(STAYS)) if name in normalised else note
         for name, note in notes.items()
     }
-    for name in dict.fromkeys(name for flow in flows for name in flow.multiplied):
-        found.setdefault(name, Note(name, MULTIPLIED))
+    for name, text in (item for flow in flows for item in flow.multiplied.items()):
+        found.setdefault(name, Note(name, text))
     for name, weight in weights.items():
         if weight.role is Role.UNNORMALISED and not _is_named(name, found):
             found[name] = Note(name, f"it {weight.reason}")

@@ -179,7 +179,7 @@ def follow_product(call: Call) -> Value:
         value = replace(value, degrees={**value.degrees, **paired(call, value)})
     remark_choice(call.rec, *(v for v in operands if v.picked and not v.carry))
     value = _by_own_choice(call, masked(call, value, call.tensors[0]))
-    value = with_another(value, operands[call.name == "addcmul" :])
+    value = with_another(call.rec, value, operands[call.name == "addcmul" :])
     if sum(v.fourier and bool(v.carry) for v in operands) > 1:
         return curved(call, value, call.tensors, name="a product in Fourier space")
     return _by_itself(call, value)
