@@ -21,8 +21,11 @@ from zoo import (
     unfamiliar_conditioned,
     unfamiliar_domains,
     unfamiliar_graphs,
+    unfamiliar_multiplied,
     unfamiliar_opaque,
     unfamiliar_paired,
+    unfamiliar_queries,
+    unfamiliar_reduced,
     unfamiliar_remembering,
     unfamiliar_reparametrised,
     unfamiliar_scenes,
@@ -47,6 +50,9 @@ UNFAMILIAR = [
     *unfamiliar_graphs.FAMILY,
     *unfamiliar_texts.FAMILY,
     *unfamiliar_agents.FAMILY,
+    *unfamiliar_multiplied.FAMILY,
+    *unfamiliar_queries.FAMILY,
+    *unfamiliar_reduced.FAMILY,
 ]
 PUBLIC = [*huggingface.ENTRIES, *huggingface_more.ENTRIES, *huggingface_senses.ENTRIES]
 ENTRIES = [

@@ -163,7 +163,8 @@ ESCAPES = _AS_ARRAYS | _AS_NUMBERS
 
 def remark_choice(rec: Recorder, *indices: Value) -> None:
     for index in indices:
-        remark(rec, index.picked, f"its largest or smallest entries choose what is taken{STAYS}")
+        picked = frozenset(replace(c, product=None) for c in index.picked)
+        remark(rec, picked, f"its largest or smallest entries choose what is taken{STAYS}")
 
 
 def place_of(rec: Recorder, carry: Carry) -> Place | None:
