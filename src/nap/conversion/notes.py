@@ -30,6 +30,9 @@ def complete(
     for name, weight in weights.items():
         if weight.role is Role.UNNORMALISED and not _is_named(name, found):
             found[name] = Note(name, f"it {weight.reason}")
+    for name, operation in (item for flow in flows for item in flow.bent.items()):
+        if weights[name].role not in (Role.SCALE_INVARIANT, Role.NORMALISED) and not _is_named(name, found):
+            found[name] = Note(name, f"it enters {operation} with no norm in front, and it stays as it is")
     for name, fed in _feeding(weights, flows, notes):
         if name not in normalised and not _is_named(name, found):
             found[name] = Note(name, f"it feeds {fed}, which has no norm, with none between")

@@ -61,6 +61,7 @@ def of_shared_weights(rec: Recorder, values: Sequence[Value]) -> set[tuple[str, 
     return {key for key in found if rec.flow.uses[key].sources & shared} or found
 
 
+AGAIN = "what it makes enters it again, with no norm between, and it stays as it is"
 MULTIPLIED = (
     "its result is multiplied with that of another layer, with no norm in front of either; "
     "the product is linear in each of them, and they stay as they are"
