@@ -228,3 +228,45 @@ net(
     table=lambda: nn.Embedding(9, 6, max_norm=1.0),
     **HEAD,
 )
+
+
+def rows(net, t):
+    return net.table[t]
+
+
+def gathered(net, t):
+    return net.table.expand(len(t), -1, -1).gather(1, t.unsqueeze(-1).expand(-1, -1, 6))
+
+
+RAW = {"table": raw(9, 6), **HEAD}
+net("raw table by index, relu", lambda n, t: n.head(F.relu(rows(n, t)).sum(1)), TOKENS, **RAW)
+net("raw table by index, square", lambda n, t: n.head(rows(n, t).sum(1) ** 2), TOKENS, **RAW)
+net("raw table by gather, relu", lambda n, t: n.head(F.relu(gathered(n, t)).sum(1)), TOKENS, **RAW)
+net(
+    "two raw tables, their product",
+    lambda n, t: n.head(n.table[t[:, 0]] * n.other[t[:, 1]]),
+    TOKENS,
+    **RAW,
+    other=raw(9, 6),
+)
+net(
+    "learned tokens that are activated",
+    lambda n, s: n.head(torch.cat([many(F.gelu(n.p), s), s], 1)),
+    STREAM,
+    p=raw(3, 8),
+    head=linear(8, 2),
+)
+net(
+    "weights of tanh and sigmoid",
+    lambda n, x: n.head(F.linear(x, n.w.tanh() * n.m.sigmoid())),
+    w=raw(5, 6),
+    m=raw(5, 6),
+    head=linear(5, 2),
+)
+net(
+    "memory that is written to by the same values",
+    lambda n, s: n.head(plain(n.q(s), n.k(m := plain(n.q(many(n.m, s)), n.k(s), n.v(s))), n.v(m))),
+    STREAM,
+    **QKV,
+    m=raw(1, 3, 8),
+)
