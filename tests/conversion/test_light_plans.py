@@ -174,3 +174,31 @@ def test_the_glance_at_a_weight_sees_what_is_not_zero():
     assert light.is_zero(weight)
     weight[2, 4999] = 1e-30
     assert not light.is_zero(weight)
+
+
+class Experts(nn.Module):
+    """Expert layers in one stack; the input says which of them runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Parameter(torch.randn(3, 16, 6)), nn.Parameter(torch.randn(3, 6, 8))
+
+    def forward(self, x: Tensor, index: Tensor) -> Tensor:
+        out = torch.zeros_like(x)
+        for i in index:
+            gate, value = F.linear(x, self.up[i]).chunk(2, -1)
+            out = out + F.linear(F.silu(gate) * value, self.down[i])
+        return out
+
+
+def test_experts_that_the_input_chooses_need_no_values(monkeypatch: pytest.MonkeyPatch):
+    example = (torch.randn(4, 6), torch.tensor([2, 0]))
+    plans = {}
+    for is_light in (True, False):
+        monkeypatch.setattr(normalize, "is_large", lambda model, is_light=is_light: is_light)
+        plans[is_light] = nap.plan(Experts(), example)
+    assert plans[True].problems == ()
+    assert plans[True].to_json() == plans[False].to_json()
+    assert [p.what for p in plans[True].placements] == [
+        "LayerNorm on 8 of its 16 features in the product of up"
+    ]

@@ -21,8 +21,11 @@ from zoo import (
     unfamiliar_conditioned,
     unfamiliar_domains,
     unfamiliar_graphs,
+    unfamiliar_multiplied,
     unfamiliar_opaque,
     unfamiliar_paired,
+    unfamiliar_queries,
+    unfamiliar_reduced,
     unfamiliar_remembering,
     unfamiliar_reparametrised,
     unfamiliar_scenes,
@@ -47,6 +50,9 @@ UNFAMILIAR = [
     *unfamiliar_graphs.FAMILY,
     *unfamiliar_texts.FAMILY,
     *unfamiliar_agents.FAMILY,
+    *unfamiliar_multiplied.FAMILY,
+    *unfamiliar_queries.FAMILY,
+    *unfamiliar_reduced.FAMILY,
 ]
 PUBLIC = [*huggingface.ENTRIES, *huggingface_more.ENTRIES, *huggingface_senses.ENTRIES]
 ENTRIES = [
@@ -176,3 +182,24 @@ def test_gradients_that_a_conversion_takes_away_are_seen():
     cut = Written(lambda net, x: forward(net, x, True), a=nn.Linear(6, 8), b=nn.Linear(8, 3))
     assert lost_gradients(net, net, (X,), {}) == []
     assert lost_gradients(net, cut, (X,), {}) == ["a.weight has no gradient", "a.bias has no gradient"]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [*unfamiliar_multiplied.FAMILY, *unfamiliar_queries.FAMILY, *unfamiliar_reduced.FAMILY],
+    ids=lambda entry: f"{entry.family}: {entry.name}",
+)
+def test_verify_and_coverage_say_the_same(entry: Entry):
+    if entry.refusal:
+        pytest.skip("refused, as it should be")
+    model, args, kwargs = entry.build()
+    plan = nap.normalize_(model, args, kwargs)
+    verified = nap.verify(model, args, kwargs)
+    assert set(verified.left_alone) <= {note.name for note in plan.left_alone}
+    covered = {row.name: row for row in nap.coverage(model, args, kwargs)}
+    assert set(covered) == {name for name, p in model.named_parameters() if p.ndim > 1}
+    settled = (nap.Role.SCALE_INVARIANT, nap.Role.NORMALISED)
+    assert {n for n, row in covered.items() if row.normalised} == {
+        n for n in covered if plan.weights[n].role in settled
+    }
+    assert all(row.reason for row in covered.values())

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nap
+from nap.conversion.double import _grouped
 from nap.conversion.verification import relative_change
 from nap.norms.norm import Norm
 
@@ -196,3 +197,30 @@ def test_a_model_that_makes_float32_tensors_is_tried_in_float64():
     assert (result.norms, result.scale_invariant) == (1, 1)
     assert result.worst_change < 1e-12
     assert torch.get_default_dtype() == torch.float32
+
+
+class Grouped(nn.Module):
+    """Experts as transformers run them: sorted tokens, one grouped product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.head = nn.Parameter(torch.randn(3, 8, 16)), nn.Linear(16, 3)
+        self.register_buffer("ends", torch.tensor([1, 1, 3], dtype=torch.int32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch._grouped_mm(x, self.up, offs=self.ends).relu())
+
+
+def test_experts_with_a_grouped_product_are_tried_in_float64():
+    model = Grouped()
+    nap.normalize_(model, X)
+    assert nap.verify(model, X).scale_invariant == 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((8, 4), (2, 4, 16)), ((2, 5, 4), (4, 8)), ((4, 8), (8, 4))], ids=["rows", "columns", "sums"]
+)
+def test_grouped_products_in_float64_are_those_of_torch(a, b):
+    a, b = torch.randn(a), torch.randn(b)
+    ends = torch.tensor([3, 8], dtype=torch.int32)
+    torch.testing.assert_close(_grouped(a, b, ends), torch._grouped_mm(a, b, offs=ends))

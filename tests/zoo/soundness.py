@@ -192,7 +192,7 @@ def _multiplied(
     )
     both = {i for i, sides in enumerate(_sides(trial, *loose)) if trial.base.pairs[i].hidden and all(sides)}
     told = [_sides(trial, name) for name in sorted(known)] if both else []
-    both -= {i for i in both if all(any(sides[i][side] for sides in told if sides) for side in (0, 1))}
+    both -= {i for i in both if any(any(sides[i]) for sides in told if sides)}
     for name in open_ if both else ():
         sides = _sides(trial, name)
         if where := [trial.base.pairs[i].key for i in sorted(both) if sides and any(sides[i])]:

@@ -47,11 +47,8 @@ TIMM: dict[str, int] = dict.fromkeys(
 )  # fmt: skip
 OPTIONS = {"sequencer2d_s": {"rnn": "layernorm"}}
 REFUSED = {
-    "ecaresnet26t": r"se\.conv: .* one feature",
     "davit_tiny": "runs over positions, not over features",  # attention between channels
-    "beit_base_patch16_224": r"qkv\.weight: .* no place to hang a norm",  # F.linear(x, self.qkv.weight)
     "gcvit_xxtiny": r"conv_pw: which of its features reach softmax is unclear",  # pooled over and over
-    "swin_t": r"qkv\.weight: .* no place to hang a norm",
 }
 TORCHVISION: dict[str, int] = {
     "alexnet": 64, "resnet18": 64, "vgg11": 64, "vgg11_bn": 64, "squeezenet1_1": 64, "densenet121": 64,

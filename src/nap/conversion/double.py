@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -31,7 +32,30 @@ class _InDouble(TorchFunctionMode):
         written = name in _INTO_FIRST or (name.endswith("_") and not name.endswith("__"))
         kept = args[:1] if written or name in ("__get__", "__set__") else ()
         args = (*kept, *tree_map(_longer, tuple(args[len(kept) :])))
+        if name.strip("_") == "grouped_mm":  # torch has it for shorter types only
+            return _grouped(*args, **tree_map(_longer, kwargs))
         return func(*args, **tree_map(_longer, kwargs), **out)
+
+
+def _grouped(
+    a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: Any = None
+) -> Tensor:
+    """The products of groups, one by one: `offs` says where each one ends on the axis that lists them."""
+    if offs is None:
+        return a @ b if bias is None else a @ b + bias
+    ends = [0, *offs.tolist()]
+    spans = [slice(start, end) for start, end in pairwise(ends)]
+    if a.ndim == b.ndim == 2:
+        return torch.stack([a[:, span] @ b[span] for span in spans])
+    if a.ndim == 2:
+        out = a.new_zeros(len(a), b.shape[-1])
+        for i, span in enumerate(spans):
+            out[span] = a[span] @ b[i] if bias is None else a[span] @ b[i] + bias[i]
+        return out
+    out = a.new_zeros(a.shape[1], b.shape[1])
+    for i, span in enumerate(spans):
+        out[:, span] = a[i] @ b[:, span]
+    return out
 
 
 def _longer(x: Any) -> Any:

@@ -9,11 +9,6 @@ from nap.tracing.curves import STAYS
 from nap.tracing.record import Flow
 from nap.weights import Role, WeightTable
 
-MULTIPLIED = (
-    "its result is multiplied with that of another layer, with no norm in front of either; "
-    "the product is linear in each of them, and they stay as they are"
-)
-
 
 def complete(
     notes: Mapping[str, Note],
@@ -30,11 +25,14 @@ def complete(
         name: Note(name, note.reason.removesuffix(STAYS)) if name in normalised else note
         for name, note in notes.items()
     }
-    for name in dict.fromkeys(name for flow in flows for name in flow.multiplied):
-        found.setdefault(name, Note(name, MULTIPLIED))
+    for name, text in (item for flow in flows for item in flow.multiplied.items()):
+        found.setdefault(name, Note(name, text))
     for name, weight in weights.items():
         if weight.role is Role.UNNORMALISED and not _is_named(name, found):
             found[name] = Note(name, f"it {weight.reason}")
+    for name, operation in (item for flow in flows for item in flow.bent.items()):
+        if weights[name].role not in (Role.SCALE_INVARIANT, Role.NORMALISED) and not _is_named(name, found):
+            found[name] = Note(name, f"it enters {operation} with no norm in front, and it stays as it is")
     for name, fed in _feeding(weights, flows, notes):
         if name not in normalised and not _is_named(name, found):
             found[name] = Note(name, f"it feeds {fed}, which has no norm, with none between")

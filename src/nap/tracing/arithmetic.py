@@ -143,7 +143,10 @@ def _shifted(call: Call, value: Value) -> Value:
 def follow_select(call: Call) -> Value:
     whole, flow = call.operands[0], call.rec.flow
     value = merge(call.operands)
-    if not whole.data and call.tensors[0].ndim >= 3:
+    if not whole.data and call.tensors[0].ndim < 3:
+        if whole.raw and any(v.data and v.index for v in call.operands[1:]):
+            value = _looked_up(call, value)
+    elif not whole.data:
         by_one = call.name in ("select", "index_select", "unbind") and not call.argument(1, "dim", 0)
         if by_one or (call.name == "getitem" and isinstance(call.args[1], (int, Tensor))):
             flow.stacked.update(dict.fromkeys(whole.sources, call.tensors[0].ndim - 2))
@@ -153,6 +156,19 @@ def follow_select(call: Call) -> Value:
     value = _by_own_choice(call, value, masks=True)
     value = replace(value, mask=whole.mask, picked=whole.picked)  # not those of the indices
     return value.relabel(sliced=True, **({"chunk": True} if _is_chunk(call) else {}))
+
+
+def _looked_up(call: Call, value: Value) -> Value:
+    """Rows of a matrix of parameters, chosen by data: a table, as an embedding is."""
+    names = call.operands[0].sources & call.rec.matrices
+    call.rec.flow.tables |= names
+    call.rec.flow.chosen |= names
+    return replace(value, beside=value.beside | names)
+
+
+def _note_tables(call: Call, value: Value) -> None:
+    for name in value.beside & call.rec.flow.tables:
+        call.rec.flow.bent.setdefault(name, call.name)
 
 
 def _is_chunk(call: Call) -> bool:
@@ -179,7 +195,9 @@ def follow_product(call: Call) -> Value:
         value = replace(value, degrees={**value.degrees, **paired(call, value)})
     remark_choice(call.rec, *(v for v in operands if v.picked and not v.carry))
     value = _by_own_choice(call, masked(call, value, call.tensors[0]))
-    value = with_another(value, operands[call.name == "addcmul" :])
+    if sum(bool(v.carry or v.beside & call.rec.flow.tables) for v in operands) > 1:
+        _note_tables(call, value)
+    value = with_another(call.rec, value, operands[call.name == "addcmul" :])
     if sum(v.fourier and bool(v.carry) for v in operands) > 1:
         return curved(call, value, call.tensors, name="a product in Fourier space")
     return _by_itself(call, value)
@@ -209,6 +227,7 @@ def follow_quotient(call: Call) -> Value:
 
 def follow_power(call: Call) -> Outcome:
     value = curved(call, merge(scaled_operands(call)), call.tensors)
+    _note_tables(call, value)
     if call.name in _DISTANCES and value.data:
         for name in {n for v in call.operands for n in v.sources} & call.rec.matrices:
             call.rec.flow.compared.add(name)

@@ -100,7 +100,7 @@ def _laid_out(
         axis = -1 if found is None else found
     else:
         axis = -1 if where or factors[-1].ndim == 1 else -2
-        stacked, single = max(0, weight.ndim - 2), _is_single(name, args, weight)
+        stacked, single = max(0, weight.ndim - 2), _is_single(name, args, kwargs, weight)
         out_axis = max(0, weight.ndim - (1 if where else 2))
     if _transposed(weight):
         last = weight.ndim - 1
@@ -118,10 +118,10 @@ def _laid_out(
     return Use(sources, name, axis, members=tuple(members) if same else (), single=single)
 
 
-def _is_single(name: str, args: Sequence[Any], weight: Tensor) -> bool:
+def _is_single(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], weight: Tensor) -> bool:
     """Whether a product sums over all axes of its weight."""
     if name == "tensordot":
-        dims = args[2] if len(args) > 2 else 2
+        dims = kwargs.get("dims", args[2] if len(args) > 2 else 2)
         return weight.ndim == (dims if isinstance(dims, int) else len(dims[0]))
     return weight.ndim == 1 and name not in _OUTER
 

@@ -61,8 +61,21 @@ def of_shared_weights(rec: Recorder, values: Sequence[Value]) -> set[tuple[str, 
     return {key for key in found if rec.flow.uses[key].sources & shared} or found
 
 
-def with_another(value: Value, factors: Sequence[Value]) -> Value:
+AGAIN = "what it makes enters it again, with no norm between, and it stays as it is"
+MULTIPLIED = (
+    "its result is multiplied with that of another layer, with no norm in front of either; "
+    "the product is linear in each of them, and they stay as they are"
+)
+
+
+def with_another(rec: Recorder, value: Value, factors: Sequence[Value]) -> Value:
     """The product of `factors`, noted on what it carries if two of them carry results as they are."""
+    for factor in factors:
+        for c in factor.carry:
+            others = [v for v in factors if v is not factor and v.data]
+            if c.bent and c.curve and any(c.key not in {o.key for o in v.carry} for v in others):
+                why = f"{c.curve[0]} of its result multiplies other results, and it stays as it is"
+                rec.flow.multiplied.update(dict.fromkeys(rec.flow.uses[c.key].names(c.site), why))
     open_ = [frozenset(c.key for c in v.carry if not c.batch_norm) for v in factors]
     if sum(map(bool, open_)) < 2:
         return value
@@ -75,7 +88,8 @@ def with_another(value: Value, factors: Sequence[Value]) -> Value:
 def note_products(rec: Recorder, carry: frozenset[Carry]) -> None:
     """A layer or a norm is given products of results: no linear map of all their weights together."""
     for c in sorted((c for c in carry if c.times), key=lambda c: c.key):
-        rec.flow.multiplied.update(dict.fromkeys(rec.flow.uses[c.key].names(c.site)))
+        for name in rec.flow.uses[c.key].names(c.site):
+            rec.flow.multiplied.setdefault(name, MULTIPLIED)
 
 
 def compared(call: Call, value: Value) -> frozenset[Carry]:
@@ -150,7 +164,8 @@ ESCAPES = _AS_ARRAYS | _AS_NUMBERS
 
 def remark_choice(rec: Recorder, *indices: Value) -> None:
     for index in indices:
-        remark(rec, index.picked, f"its largest or smallest entries choose what is taken{STAYS}")
+        picked = frozenset(replace(c, product=None) for c in index.picked)
+        remark(rec, picked, f"its largest or smallest entries choose what is taken{STAYS}")
 
 
 def place_of(rec: Recorder, carry: Carry) -> Place | None:

@@ -47,8 +47,8 @@ def follow_contract(call: Call) -> Value:
     if len(data) == len(factors) == 2 and not any(v.probability for v in data):
         axes = contracted_axes(call.name, call.args, factors)
         opened = replace(out, carry=open_product(rec, values, factors, axes), probability=False)
-        return with_itself(call, with_another(opened, data), values, factors)
-    return with_itself(call, with_another(replace(out, probability=False), data), values, factors)
+        return with_itself(call, with_another(rec, opened, data), values, factors)
+    return with_itself(call, with_another(rec, replace(out, probability=False), data), values, factors)
 
 
 def follow_lookup(call: Call) -> Value:

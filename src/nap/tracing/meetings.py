@@ -12,7 +12,7 @@ from torch import Tensor
 from nap.tracing import homogeneity
 from nap.tracing.call import Call, Follow
 from nap.tracing.contraction import open_product
-from nap.tracing.curves import STAYS, Place, curves_of, place_of
+from nap.tracing.curves import Place, curves_of, place_of
 from nap.tracing.layout import LayoutError, head_groups, pulled_back, reached_features
 from nap.tracing.operations import Kind
 from nap.tracing.record import Meeting
@@ -28,6 +28,8 @@ def follow_nonlinearity(kind: Kind) -> Follow:
         for value, tensor in zip(call.operands, call.tensors, strict=True):
             pending |= meet(call.rec, call.name, kind, value, tensor)
             meet_curves(call.rec, replace(value, carry=NO_CARRY))  # what its mask was made of
+            if not value.data:
+                call.rec.flow.bent.update(dict.fromkeys(value.sources & call.rec.matrices, call.name))
             if kind is not Kind.HOMOGENEOUS and not value.data:
                 call.rec.flow.warped |= value.sources
         merged = merge(call.operands)
@@ -111,8 +113,8 @@ def meet(
         if kind is not Kind.HOMOGENEOUS:
             rec.flow.curved.add(norm)
     softmax = kind in (Kind.SOFTMAX, Kind.ATTENTION)
-    for parameter in value.beside & rec.matrices if softmax else ():
-        rec.flow.remarks.setdefault(parameter, f"it enters {name} beside results of layers{STAYS}")
+    for parameter in value.beside & (rec.matrices if softmax else rec.flow.tables):
+        rec.flow.bent.setdefault(parameter, name)
     carried = frozenset(c for c in value.carry if softmax or not c.mixed)
     if not carried:
         return value.pending

@@ -109,6 +109,7 @@ class Flow:
         default_factory=set
     )  # matrices that are a query, or that distances are taken to
     dotted: set[str] = field(default_factory=set)  # of these, the ones whose entries are then summed over
+    bent: dict[str, str] = field(default_factory=dict)  # parameter → nonlinearity that it enters itself
     warped: set[str] = field(default_factory=set)  # parameters that enter an activation themselves
     tables: set[str] = field(default_factory=set)  # parameters that rows are looked up in
     chosen: set[str] = field(default_factory=set)  # tables whose rows the input chooses, such as tokens'
@@ -125,9 +126,7 @@ class Flow:
     lost: dict[str, str] = field(default_factory=dict)  # site → unknown operation that its result entered
     recurrent: list[str] = field(default_factory=list)
     attention: list[str] = field(default_factory=list)  # nn.MultiheadAttention modules
-    multiplied: dict[str, None] = field(
-        default_factory=dict
-    )  # module or weight whose result is, with another
+    multiplied: dict[str, str] = field(default_factory=dict)  # module or weight whose result is, with another
     closed: dict[str, str] = field(default_factory=dict)  # weights inside what the caller calls an activation
     remarks: dict[str, str] = field(default_factory=dict)  # module or weight → what is done with its result
     told: set[str] = field(default_factory=set)  # parts that the caller told about and that were met

@@ -22,7 +22,7 @@ from nap.norms.norm import CHILD, FusedNorm
 from nap.norms.products import norm_on_product
 from nap.tracing import before_batch_norm, effects, homogeneity, scripted, special, told
 from nap.tracing.call import Call
-from nap.tracing.curves import ESCAPES, Place, note_escape, note_products
+from nap.tracing.curves import AGAIN, ESCAPES, Place, note_escape, note_products
 from nap.tracing.homogeneity import MIXED, NONE
 from nap.tracing.meetings import meet_curves
 from nap.tracing.operations import Kind, operation_name
@@ -317,7 +317,10 @@ class Recorder(TorchFunctionMode):
         self.streams.made(carry)
         use.joined = frozenset(c.key for value in operands for c in value.carry)
         whole = {c.key for value in operands for c in value.carry if not c.chunk}
-        self.lineage[carry.key] = use.sources.union(*(self.lineage[key] for key in whole))
+        before = frozenset().union(*(self.lineage[key] for key in whole))
+        self.lineage[carry.key] = use.sources | before
+        if use.sources & before:
+            self.flow.multiplied.update(dict.fromkeys(use.names(frame.site), AGAIN))
         self.made = use
         for value in operands:
             meet_curves(self, value)
