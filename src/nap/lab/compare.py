@@ -23,8 +23,7 @@ from nap.lab.experiments.compare import EXPERIMENT
 from nap.lab.experiments.compare.config import ARMS, ArmName, CompareConfig
 from nap.lab.experiments.compare.figure import HEAD, lines
 from nap.lab.experiments.compare.runs import Function, Trial, load, runs
-from nap.lab.experiments.ending import show
-from nap.lab.experiments.tasks import home
+from nap.lab.experiments.tasks import home, show
 from nap.lab.experiments.tuned import FILE_NAME, Tuned
 from nap.lab.launch.here import here
 from nap.lab.launch.jobs import jobs

@@ -18,7 +18,7 @@ import torch
 from nap.lab.datasets.image_files import load_image_folders
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.supervised import loading, shared_memory
+from nap.lab.loops.supervised import loading, workers
 from nap.lab.loops.supervised.imagenet_run import ImageNetWork
 from nap.lab.loops.supervised.loading import (
     Batch,
@@ -141,7 +141,7 @@ def test_those_who_share_a_machine_share_its_cores(monkeypatch: pytest.MonkeyPat
 
 def fake_shared_memory(monkeypatch: pytest.MonkeyPatch, *, total: int, used: int = 0) -> None:
     there = SimpleNamespace(total=total, used=used, free=total - used)
-    monkeypatch.setattr(shared_memory, "SHARED", Path("/"))
+    monkeypatch.setattr(workers, "SHARED", Path("/"))
     monkeypatch.setattr("shutil.disk_usage", lambda folder: there)
 
 
