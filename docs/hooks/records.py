@@ -116,7 +116,7 @@ def decide(archive: Path) -> tuple[int, int, int]:
     with unpacked(archive) as folder:
         (rows,) = read(folder).values()
         count = Counter(str(evidence.verdict) for _, evidence in judge(rows))
-    return count["holds"], count["fails"], count["not enough evidence"]
+    return count["holds"], count["fails"], count["open"]
 
 
 def verdict_table(home: Path = ROOT) -> str:
@@ -152,7 +152,7 @@ def draft(name: str) -> str:
     archive = EVIDENCE / f"{name}.tar.xz"
     with unpacked(archive) as folder:
         manifests = [json.loads(path.read_text("utf-8")) for path in folder.rglob("manifest.json")]
-    hold, fail, unclear = decide(archive)
+    hold, fail, undecided = decide(archive)
 
     def all_of(*keys: str) -> list[str]:
         found = set()
@@ -175,7 +175,7 @@ def draft(name: str) -> str:
     }
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entries.items()]
     lines.insert(4, f"date = {min(all_of('started'))[:10]}")
-    return "\n".join([*lines, f"verdicts = {{hold = {hold}, fail = {fail}, open = {unclear}}}"]) + "\n"
+    return "\n".join([*lines, f"verdicts = {{hold = {hold}, fail = {fail}, open = {undecided}}}"]) + "\n"
 
 
 def main() -> None:

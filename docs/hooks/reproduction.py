@@ -45,7 +45,7 @@ MEASURES = (
 )
 WITHOUT_DEVICE = {"walk"}  # random walks on a CPU at every scale
 
-HOLDS, FAILS, UNCLEAR = Verdict.HOLDS, Verdict.FAILS, Verdict.UNCLEAR
+HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
 _html: dict[str, str] = {}  # place in a page → what goes there, after Markdown has become HTML
 
 
@@ -202,7 +202,7 @@ def summary_table(_: str) -> str:
                 claim.says for claim, evidence in part.results if evidence.verdict == FAILS
             )
             page = f"[{part.experiment.name}](reproduce/{part.experiment.name}.md), `{record.name}`"
-            numbers = " / ".join(str(count[verdict]) for verdict in (HOLDS, FAILS, UNCLEAR))
+            numbers = " / ".join(str(count[verdict]) for verdict in (HOLDS, FAILS, OPEN))
             lines.append(f"| {page} | {record.seeds} | {numbers} | {' '.join(failed) or '–'} |")
     return "\n".join(lines)
 

@@ -202,6 +202,8 @@ def test_a_model_that_makes_float32_tensors_is_tried_in_float64():
 class Grouped(nn.Module):
     """Experts as transformers run them: sorted tokens, one grouped product."""
 
+    ends: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.up, self.head = nn.Parameter(torch.randn(3, 8, 16)), nn.Linear(16, 3)

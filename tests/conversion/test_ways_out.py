@@ -22,10 +22,10 @@ def raw(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.randn(*shape) / shape[-1] ** 0.5)
 
 
-def zeros() -> nn.Module:
-    net = mlp(6, 8, 2)
-    nn.init.zeros_(net[0].weight)
-    return net
+def zeros() -> nn.Sequential:
+    first = nn.Linear(6, 8)
+    nn.init.zeros_(first.weight)
+    return nn.Sequential(first, nn.ReLU(), nn.Linear(8, 2))
 
 
 def recurrent() -> nn.Module:
@@ -73,7 +73,7 @@ def frequencies() -> nn.Module:
     return Written(forward, w=raw(8, 8, 2), b=nn.Linear(8, 2))
 
 
-def shared_table(*activations: nn.Module) -> nn.Module:
+def shared_table(*activations: nn.Module) -> Written:
     def forward(net: Any, x: Tensor) -> Tensor:
         first, last = net.acts[0], net.acts[-1]
         return net.head(last(net.two(x + first(F.embedding(torch.arange(4), net.one)))))
@@ -83,7 +83,7 @@ def shared_table(*activations: nn.Module) -> nn.Module:
     )
 
 
-def derivative() -> nn.Module:
+def derivative() -> Written:
     def forward(net: Any, x: Tensor) -> Tensor:
         return torch.vmap(torch.func.grad(lambda z: net.energy(z).sum()))(x)
 
@@ -124,7 +124,7 @@ def test_what_is_refused_is_converted_with_the_option_that_is_named(build, x, re
 
 def test_a_layer_of_zeros_is_converted_once_it_is_initialised():
     model = zeros()
-    nn.init.normal_(model[0].weight, std=1e-3)
+    nn.init.normal_(next(model.parameters()), std=1e-3)
     assert [p.module for p in nap.normalize_(model, X).placements] == ["0"]
     nap.verify(model, X)
 

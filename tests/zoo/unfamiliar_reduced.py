@@ -57,8 +57,8 @@ def hidden(name: str, bend: Callable[..., Any], refusal: str | None = None, **pa
 
 
 # what has one number for each input, and no features
-HEAD = {"head": linear(6, 2)}
-VECTOR = {"w": raw(6), "head": linear(1, 2)}
+HEAD: dict[str, Any] = {"head": linear(6, 2)}
+VECTOR: dict[str, Any] = {"w": raw(6), "head": linear(1, 2)}
 net("vector, matmul", lambda n, x: n.head((x @ n.w).relu().unsqueeze(-1)), **VECTOR)
 net("vector, mv", lambda n, x: n.head(torch.mv(x, n.w).relu().unsqueeze(-1)), **VECTOR)
 net("vector, linear", lambda n, x: n.head(F.linear(x, n.w).relu().unsqueeze(-1)), **VECTOR)
@@ -97,7 +97,7 @@ net(
 )
 
 # reductions over the edges of a graph
-M = {"m": linear(6, 8), "head": linear(8, 2)}
+M: dict[str, Any] = {"m": linear(6, 8), "head": linear(8, 2)}
 net(
     "messages, scatter amax",
     lambda n, x: n.head(
@@ -235,7 +235,7 @@ def world_model(net, x):
     return net.head(torch.cat([h, z], -1))
 
 
-DIT = {
+DIT: dict[str, Any] = {
     "t1": linear(8, 8),
     "t2": linear(8, 8),
     "ada": linear(8, 48),

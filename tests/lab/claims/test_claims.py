@@ -94,7 +94,7 @@ def test_fails_in_the_opposite_world(claim: Claim) -> None:
 @pytest.mark.parametrize("claim", CLAIMS, ids=by_id)
 def test_says_what_is_missing_in_a_thin_world(claim: Claim, thin: str) -> None:
     for evidence in verdicts(claim.experiment, True, thin)[claim.id]:
-        assert evidence.verdict is Verdict.UNCLEAR, evidence.sentence
+        assert evidence.verdict is Verdict.OPEN, evidence.sentence
         assert THIN[thin][1] in evidence.missing
         assert THIN[thin][1] in evidence.sentence
 
@@ -171,7 +171,7 @@ def test_better_than_a_fresh_network_is_as_good_as_one() -> None:
 
 def test_seeds_that_disagree_decide_nothing() -> None:
     found = decide("gain", np.array([-3.0, 5.0, 1.0, -2.0]), Region(low=0), unit="accuracy points")
-    assert found.verdict is Verdict.UNCLEAR
+    assert found.verdict is Verdict.OPEN
     assert "reaches past" in found.sentence
 
 
@@ -179,12 +179,12 @@ def test_seeds_that_disagree_decide_nothing() -> None:
     ("low", "high", "verdict"),
     [
         (0.1, 0.9, Verdict.HOLDS),
-        (-0.1, 0.5, Verdict.UNCLEAR),
-        (0.5, 1.5, Verdict.UNCLEAR),
-        (-1.0, 2.0, Verdict.UNCLEAR),
+        (-0.1, 0.5, Verdict.OPEN),
+        (0.5, 1.5, Verdict.OPEN),
+        (-1.0, 2.0, Verdict.OPEN),
         (1.0, 1.5, Verdict.FAILS),
         (-2.0, 0.0, Verdict.FAILS),
-        (0.0, 0.5, Verdict.UNCLEAR),
+        (0.0, 0.5, Verdict.OPEN),
     ],
 )
 def test_a_region(low: float, high: float, verdict: Verdict) -> None:
@@ -197,7 +197,7 @@ def test_every_case_must_hold() -> None:
 
     good, better, unsure, bad = case(1), case(2), case(0.5, 1), case(-1)
     assert every({"a": better, "b": good}).effect == pytest.approx(1)
-    assert every({"a": good, "b": unsure}).verdict is Verdict.UNCLEAR
+    assert every({"a": good, "b": unsure}).verdict is Verdict.OPEN
     found = every({"a": good, "b": unsure, "c": bad})
     assert found.verdict is Verdict.FAILS
     assert "1 of 3, least for “c”" in found.what
@@ -224,7 +224,7 @@ def test_the_table_fits_its_terminal(experiment: str, thin: str) -> None:
 def test_a_failed_claim_is_marked() -> None:
     text = table(judge(Rows(walk_world(False))))
     assert "✗ Under GD, normalisation does not avoid dead" in text
-    assert "7 claims: 0 hold, 7 fail, 0 without enough evidence." in text
+    assert "7 claims: 0 hold, 7 fail, 0 open." in text
 
 
 def write(folder: Path, rows: Iterator[Row]) -> None:
@@ -317,7 +317,7 @@ def test_one_lucky_case_of_many_fails_no_claim() -> None:
     lucky = decide("gain", unlucky, needs, unit="points")
     assert lucky.verdict is Verdict.FAILS
     assert every({"alone": lucky}).verdict is Verdict.FAILS
-    assert every(cases | {"lucky": lucky}).verdict is Verdict.UNCLEAR
+    assert every(cases | {"lucky": lucky}).verdict is Verdict.OPEN
     sure = decide("gain", unlucky / 10 - 1, needs, unit="points")
     assert every(cases | {"sure": sure}).verdict is Verdict.FAILS
 

@@ -69,7 +69,7 @@ def disagreeing(experiment: str) -> dict[str, Evidence]:
 @pytest.mark.parametrize("claim", RAINBOW_CLAIMS, ids=by_id)
 def test_seeds_that_disagree_decide_nothing(claim: Claim) -> None:
     found = disagreeing(claim.experiment)[claim.id]
-    assert found.verdict is Verdict.UNCLEAR, found.sentence
+    assert found.verdict is Verdict.OPEN, found.sentence
     assert "reaches past" in found.missing
 
 
@@ -109,7 +109,7 @@ def test_says_what_is_missing(experiment: str, thin: str) -> None:
     change, message = THIN[thin]
     rows = [kept for row in WORLDS[experiment](True) if (kept := change(row)) is not None]
     for name, evidence in verdicts(rows).items():
-        assert evidence.verdict is Verdict.UNCLEAR, f"{name}: {evidence.sentence}"
+        assert evidence.verdict is Verdict.OPEN, f"{name}: {evidence.sentence}"
         assert message in evidence.missing, name
 
 
@@ -305,7 +305,7 @@ def test_several_games_are_enough() -> None:
     assert found.effect == pytest.approx(1)
     assert "holds in 2 of 4 games, 2 needed; here “d”" in found.what
     assert list(found.parts) == ["a", "b", "c", "d"]
-    assert at_least(2, {"a": bad, "b": better, "c": unsure}).verdict is Verdict.UNCLEAR
+    assert at_least(2, {"a": bad, "b": better, "c": unsure}).verdict is Verdict.OPEN
     assert at_least(2, {"a": bad, "b": better, "c": bad}).verdict is Verdict.FAILS
     with pytest.raises(NotEnough, match=r"too few games .* 1 of at least 2 games"):
         at_least(2, {"a": good})

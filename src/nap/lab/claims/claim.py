@@ -17,7 +17,7 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     FAILS = "fails"
-    UNCLEAR = "not enough evidence"
+    OPEN = "open"
 
 
 class NotEnough(Exception):
@@ -41,7 +41,7 @@ class Region:
             return Verdict.HOLDS
         if high <= self.low or self.high <= low:
             return Verdict.FAILS
-        return Verdict.UNCLEAR
+        return Verdict.OPEN
 
     def __str__(self) -> str:
         if self.high == inf:
@@ -125,7 +125,7 @@ class Claim:
         try:
             return self.check(samples)
         except NotEnough as reason:
-            return Evidence(Verdict.UNCLEAR, missing=str(reason))
+            return Evidence(Verdict.OPEN, missing=str(reason))
 
 
 def apart(keys: tuple[str, ...], *claims: Claim) -> tuple[Claim, ...]:

@@ -53,11 +53,11 @@ def decide(
     if seeds < FEWEST_SEEDS:
         effect = float(back(statistic(samples[None])[0]))
         missing = f"{seeds} seed{'s' * (seeds > 1)} of at least {FEWEST_SEEDS}"
-        return Evidence(Verdict.UNCLEAR, what, unit, effect, needs=needs, seeds=seeds, missing=missing)
+        return Evidence(Verdict.OPEN, what, unit, effect, needs=needs, seeds=seeds, missing=missing)
     found = interval(samples, statistic, generator=np.random.default_rng(0), stratified=stratified)
     effect, low, high = (float(back(value)) for value in found[:3])
     verdict = needs.verdict(low, high)
-    missing = "the interval reaches past what the claim needs" if verdict is Verdict.UNCLEAR else ""
+    missing = "the interval reaches past what the claim needs" if verdict is Verdict.OPEN else ""
     inside, outside = _p_values(found, needs, log=log)
     return Evidence(
         verdict, what, unit, effect, low, high, needs, seeds, missing, p_fails=outside, p_holds=inside
@@ -137,7 +137,7 @@ def holm(cases: Mapping[str, Evidence], verdict: Verdict) -> dict[str, Evidence]
     ...     Evidence(Verdict.FAILS, "gain", effect=-1.0, low=-2.0, high=-0.1, p_fails=p) for p in (1e-6, 0.02)
     ... )
     >>> [str(case.verdict) for case in holm({"a": sure, "b": lucky, "c": lucky}, Verdict.FAILS).values()]
-    ['fails', 'not enough evidence', 'not enough evidence']
+    ['fails', 'open', 'open']
     """
 
     def p_value(name: str) -> float:
@@ -150,7 +150,7 @@ def holm(cases: Mapping[str, Evidence], verdict: Verdict) -> dict[str, Evidence]
         rejecting = rejecting and p_value(name) <= ONE_SIDED / (len(cases) - rank)
         if not rejecting:
             missing = f"significant alone, not among {len(cases)} cases (Holm's correction)"
-            corrected[name] = replace(cases[name], verdict=Verdict.UNCLEAR, missing=missing)
+            corrected[name] = replace(cases[name], verdict=Verdict.OPEN, missing=missing)
     return corrected
 
 
@@ -163,7 +163,7 @@ def at_least(least: int, cases: Mapping[str, Evidence], of: str = "games") -> Ev
         words = f"{least} {of.removesuffix('s') if least == 1 else of}"
         raise NotEnough(f"too few {of} are learnt well enough to show it: {len(cases)} of at least {words}")
     cases = holm(holm(cases, Verdict.HOLDS), Verdict.FAILS)
-    rank = [Verdict.HOLDS, Verdict.UNCLEAR, Verdict.FAILS]
+    rank = [Verdict.HOLDS, Verdict.OPEN, Verdict.FAILS]
 
     def place(name: str) -> tuple[int, float]:
         case = cases[name]
@@ -193,7 +193,7 @@ def every(cases: Mapping[str, Evidence]) -> Evidence:
 
     verdicts = [case.verdict for case in cases.values()]
     held = verdicts.count(Verdict.HOLDS)
-    worst = Verdict.FAILS if Verdict.FAILS in verdicts else Verdict.UNCLEAR
+    worst = Verdict.FAILS if Verdict.FAILS in verdicts else Verdict.OPEN
     among = {name: case for name, case in cases.items() if held == len(cases) or case.verdict is worst}
     name = min(among, key=lambda name: slack(among[name]))
     case = cases[name]

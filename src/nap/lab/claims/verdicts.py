@@ -17,7 +17,7 @@ from nap.lab.rows import Row, Rows
 from nap.lab.seeds import for_tuning
 
 Result = tuple[Claim, Evidence]
-MARKS = {Verdict.HOLDS: "✓", Verdict.FAILS: "✗", Verdict.UNCLEAR: "?"}
+MARKS = {Verdict.HOLDS: "✓", Verdict.FAILS: "✗", Verdict.OPEN: "?"}
 SAYS, EFFECT, NEEDS, SEEDS = 48, 31, 13, 5  # columns; 100 with the gaps between them
 
 
@@ -63,7 +63,7 @@ def _apart(rows: Rows, keys: tuple[str, ...]) -> dict[tuple[Any, ...], Samples]:
 
 
 def table(results: Sequence[Result]) -> str:
-    """The verdicts in 100 columns of plain text: ✓ holds, ✗ fails, ? not enough evidence."""
+    """The verdicts in 100 columns of plain text: ✓ holds, ✗ fails, ? open."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for claim, evidence in results:
         groups.setdefault((claim.experiment, evidence.subject), []).append((claim, evidence))
@@ -74,19 +74,22 @@ def table(results: Sequence[Result]) -> str:
         for claim, evidence in group:
             lines += _entry(f"{claim.says} ({claim.where})", evidence)
         lines.append("")
+    parts = [part for _, evidence in results for part in evidence.parts.values()]
+    if any("Holm" in part.missing for part in parts):
+        lines.append("Cases of one claim are corrected for their number (Holm), so some of them stay open.")
     return "\n".join([*lines, summary(results)])
 
 
 def summary(results: Iterable[Result]) -> str:
-    """How many claims hold, fail and lack evidence.
+    """How many claims hold, fail and are open, since there is not enough evidence.
 
     >>> summary([])
-    '0 claims: 0 hold, 0 fail, 0 without enough evidence.'
+    '0 claims: 0 hold, 0 fail, 0 open.'
     """
     count = Counter(evidence.verdict for _, evidence in results)
     return (
         f"{count.total()} claims: {count[Verdict.HOLDS]} hold, {count[Verdict.FAILS]} fail, "
-        f"{count[Verdict.UNCLEAR]} without enough evidence."
+        f"{count[Verdict.OPEN]} open."
     )
 
 

@@ -64,7 +64,7 @@ def pairs(of: Mapping[str, str]) -> Html:
 
 CSS = """
 :root { color-scheme: light; --ink: #202124; --quiet: #5f6368; --line: #dfe3e8;
-  --holds: #00664b; --fails: #a83a00; --unclear: #5f6368; }
+  --holds: #00664b; --fails: #a83a00; --open: #5f6368; }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; scroll-behavior: smooth; }
 body { margin: 0 auto; max-width: 1420px; padding: 2.2rem 1.5rem 4rem; background: #fff; color: var(--ink);
@@ -84,7 +84,7 @@ code { font: .86rem ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; ov
 .bar { display: flex; gap: 2px; height: 10px; border-radius: 5px; overflow: hidden; margin-bottom: .4rem; }
 .bar .part { flex-basis: 0; }
 .bar .holds { background: #009e73; } .bar .fails { background: #d55e00; }
-.bar .unclear { background: #c4c9cf; }
+.bar .open { background: #c4c9cf; }
 section { border-top: 1px solid var(--line); padding-top: 1.8rem; margin-top: 2.4rem; }
 figure { margin: 1.2rem 0 1.6rem; }
 figcaption { color: var(--quiet); font-size: .88rem; margin-top: .5rem; max-width: 95ch; }
@@ -123,13 +123,13 @@ table.claims .top td { border-bottom: 0; border-top: 1px solid var(--line); padd
 table.claims .below td { border-bottom-style: dotted; padding-top: .25rem; padding-bottom: .25rem; }
 table.claims .below td[data-head="Claim"] { padding-left: 1.1rem; }
 .says { font-size: .95rem; }
-.lacks { color: var(--unclear); font-size: .85rem; font-style: italic; }
+.lacks { color: var(--open); font-size: .85rem; font-style: italic; }
 .badge { display: inline-block; padding: .1rem .5rem; border-radius: 4px; font-size: .8rem; font-weight: 600;
   white-space: nowrap; }
 .badge.holds { color: var(--holds); background: #e2f5ee; }
 .badge.fails { color: var(--fails); background: #fdebe0; }
 .badge.plain { color: var(--ink); padding-left: 0; }
-.badge.unclear { color: var(--unclear); background: #eef0f2; }
+.badge.open { color: var(--open); background: #eef0f2; }
 .problem { border-left: 4px solid #d55e00; background: #fff6f0; padding: .5rem .9rem; font-size: .92rem;
   margin: 0 0 1rem; max-width: 80ch; overflow-wrap: anywhere; }
 .missing { border-left: 4px solid var(--line); padding: .1rem .9rem; font-size: .88rem; color: var(--quiet);

@@ -77,7 +77,7 @@ def _overview(parts: Sequence[Part]) -> Html:
                 f"{sum(not run.problems for run in runs)} of {len(runs)}",
             ]
         )
-    head = ["Experiment", "✓ Holds", "✗ Fails", "? Unclear", "Seeds", "Scale", "Runs complete"]
+    head = ["Experiment", "✓ Holds", "✗ Fails", "? Open", "Seeds", "Scale", "Runs complete"]
     return table(head, body, label="overview", class_="wide overview")
 
 

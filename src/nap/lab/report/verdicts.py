@@ -9,10 +9,11 @@ from nap.lab.claims import Claim, Evidence, Result, Verdict
 from nap.lab.report.markup import Html, element, join
 from nap.lab.report.style import number
 
-SIGNS = {Verdict.HOLDS: ("✓", "holds"), Verdict.FAILS: ("✗", "fails"), Verdict.UNCLEAR: ("?", "unclear")}
+SIGNS = {Verdict.HOLDS: ("✓", "holds"), Verdict.FAILS: ("✗", "fails"), Verdict.OPEN: ("?", "open")}
 RULE = (
     "A claim holds where all of the 95 % interval over seeds lies inside what the claim needs, and fails "
-    "where none of it does. In between, or with fewer than three seeds, it is unclear."
+    "where none of it does. In between, or with fewer than three seeds, it is open. The "
+    "cases of one claim are corrected for their number (Holm)."
 )
 HEADS = ("Verdict", "Claim", "Effect", "95 % interval", "Needs", "Seeds")
 
@@ -30,8 +31,8 @@ def headline(results: Sequence[Result]) -> Html:
         for verdict, n in found.items()
         if n
     ]
-    fail, unclear = found[Verdict.FAILS], found[Verdict.UNCLEAR]
-    words = f"{fail} fail{'s' * (fail == 1)} · {unclear} unclear"
+    fail, undecided = found[Verdict.FAILS], found[Verdict.OPEN]
+    words = f"{fail} fail{'s' * (fail == 1)} · {undecided} open"
     apart = any(evidence.subject for _, evidence in results)
     return element(
         "div",
