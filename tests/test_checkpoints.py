@@ -117,6 +117,19 @@ def test_parts_wrappers_and_converted_models_are_loaded_too(tmp_path: Path) -> N
     assert torch.equal(other(X), both["actor"](X))
 
 
+def test_a_checkpoint_prints_in_one_line(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    nap.normalize_(model, torch.randn(2, 4))
+    optimizer = torch.optim.Adam(model.parameters())
+    projector = nap.Projector(model, output="free").attach(optimizer)
+    nap.save(tmp_path / "run.pt", model, projector, optimizer, step=3)
+    loaded = nap.load(tmp_path / "run.pt", nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+    assert repr(loaded) == (
+        "Checkpoint of Sequential: Projector of Sequential: 1 projected, 4 left free; not attached; "
+        "1 optimizer state(s); extra: step"
+    )
+
+
 def test_several_optimizers_in_their_order(tmp_path: Path) -> None:
     model = mlp()
     nap.normalize_(model, X)

@@ -89,6 +89,13 @@ class Checkpoint:
     extra: Mapping[str, Any] = field(default_factory=dict)
     optimizers: Sequence[Mapping[str, Any]] = ()  # as they were written
 
+    def __repr__(self) -> str:
+        """One line: the states of optimizers would fill the screen."""
+        projector = "no projector" if self.projector is None else repr(self.projector)
+        states = f"{len(self.optimizers)} optimizer state(s)"
+        extra = f"extra: {', '.join(self.extra) or 'none'}"
+        return f"Checkpoint of {type(self.model).__name__}: {projector}; {states}; {extra}"
+
     def resume(self, *optimizers: Any) -> Projector | None:
         """Load the state of these optimizers, built from the loaded model, and attach the projector."""
         inner = inner_optimizers(*optimizers)

@@ -149,7 +149,7 @@ def prepare(
     >>> projector
     Projector of Sequential: 1 projected, 4 left free; attached to Adam
     """
-    chosen = _preset(preset)
+    chosen = PRESETS[named(preset)]
     _check_rate(lr, weight_decay)
     norm = {**chosen.normalize, **(normalize or {})}
     sphere = {**chosen.project, **(project or {})}
@@ -189,7 +189,7 @@ def prepare_baseline(
     Takes what `prepare` takes. Weight decay acts on all parameters, as it does without NaP; `project` does
     nothing.
     """
-    chosen = _preset(preset)
+    chosen = PRESETS[named(preset)]
     _check_rate(lr, weight_decay)
     kind, options = _optimizer(chosen, optimizer, weight_decay, optimizer_options)
     if norms:
@@ -218,9 +218,14 @@ def _plans(model: nn.Module, batch: Any, parts: Sequence[str], options: Mapping[
     return {name: plan_of(_part(model, name), args, kwargs, **options) for name in parts or ("",)}
 
 
-def _preset(name: Any) -> Preset:
+def named(name: Any) -> Name:
+    """The name of a preset; anything else is an error that lists them."""
     if name in PRESETS:
-        return PRESETS[name]
+        return name
+    if name is None:
+        raise ValueError(
+            f"say which preset: preset='rl', for example; there are {', '.join(map(repr, PRESETS))}"
+        )
     near = get_close_matches(str(name), get_args(Name), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"there is no preset {name!r}; there are {', '.join(map(repr, PRESETS))}{hint}")

@@ -56,6 +56,14 @@ def loss(trial):
 SHORT = ["--rates", "1e-3", "1e-2", "--extend", "0", "--tuning-seeds", "1"]
 
 
+@pytest.mark.parametrize("arm", ["plain", "norm only", "NaP"])
+def test_a_trial_asks_for_a_preset_by_name(arm: Any) -> None:
+    trial = Trial(arm, 1e-3, 0, torch.device("cpu"))
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    with pytest.raises(ValueError, match=r"say which preset.*'rl', 'language', 'vision', 'continual'"):
+        trial.prepare(model, torch.randn(2, 4))
+
+
 def peak(trial: Trial) -> float:
     """Best at 1e-3 in "plain", at 4e-3 elsewhere; NaP is better by one."""
     best = 1e-3 if trial.arm == "plain" else 4e-3

@@ -23,7 +23,7 @@ from nap.lab.experiments.common.runs import seeded_runs
 from nap.lab.experiments.compare.config import Arm, ArmName, CompareConfig, Settings
 from nap.lab.experiments.experiment import Run
 from nap.lab.loops.common.work import NetworkRun
-from nap.presets import prepare, prepare_baseline
+from nap.presets import Name, named, prepare, prepare_baseline
 
 DIGITS = 16  # of a checksum
 
@@ -37,11 +37,13 @@ class Trial:
     seed: int
     device: torch.device
 
-    def prepare(self, model: nn.Module, batch: Any, **options: Any) -> Optimizer:
+    def prepare(
+        self, model: nn.Module, batch: Any, *, preset: Name | None = None, **options: Any
+    ) -> Optimizer:
         """The optimizer of `model` at this trial's rate; before that, what the arm does to the model.
 
-        Takes the options of `nap.prepare`, a preset among them, and does in the arm "NaP" what that does. In
-        "norm only" the model gets the same norms and nothing else; in "plain" it stays as it is.
+        Takes a preset and the options of `nap.prepare`, and does in the arm "NaP" what that does. In "norm
+        only" the model gets the same norms and nothing else; in "plain" it stays as it is.
 
         >>> trial = Trial("norm only", 0.1, 0, torch.device("cpu"))
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -50,8 +52,9 @@ class Trial:
         ('Adam', 0.1, None)
         """
         if self.arm == "NaP":
-            return prepare(model, batch, lr=self.lr, **options).optimizer
-        return prepare_baseline(model, batch, norms=self.arm == "norm only", lr=self.lr, **options)
+            return prepare(model, batch, preset=named(preset), lr=self.lr, **options).optimizer
+        norms = self.arm == "norm only"
+        return prepare_baseline(model, batch, norms=norms, preset=named(preset), lr=self.lr, **options)
 
 
 Function = Callable[[Trial], "float | Iterable[float]"]
