@@ -131,8 +131,8 @@ def _decays(optimizer: Any, names: Mapping[int, str], relative: bool) -> None:
     _warn(
         decayed,
         f"weight decay on projected weights: {effect}; build the optimizer from "
-        "projector.param_groups(weight_decay=...), which keeps decay to the other parameters (where a trainer "
-        "builds it, set its weight decay to 0), and write down the schedule that decay used to make "
+        "projector.param_groups(weight_decay=...), which keeps decay to the other parameters (where a "
+        "trainer builds it, set its weight decay to 0), and write down the schedule that decay used to make "
         "(nap.schedules.weight_decay_rates)",
     )
 
