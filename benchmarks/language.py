@@ -21,8 +21,7 @@ from pathlib import Path
 
 import torch
 
-from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, TransformerArm
-from nap.lab.loops.language.settings import TransformerConfig
+from nap.lab.loops.language.settings import BASELINE, NAP, NORM_ONLY, TransformerArm, TransformerConfig
 from nap.lab.loops.language.trainer import Trainer, build, transformer_factory
 from nap.lab.models.transformer import Transformer
 

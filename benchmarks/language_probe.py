@@ -84,9 +84,9 @@ def trained(corpus: Corpus, options: argparse.Namespace, arm: str, rate: float, 
         compile_=device.type == "cuda" and not options.eager,
     )
     for step in range(options.steps):
-        trainer.step(windows.batch(seed, step, options.batch).to(device))
+        trainer.update(windows.batch(seed, step, options.batch).to(device))
     try:
-        trainer.watch.check()
+        trainer.monitor.check()
     except ValueError:  # a loss or gradient that is not finite
         return float("inf")
     return trainer.evaluate(_eval_batches(corpus, options))[0]

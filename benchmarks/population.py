@@ -22,11 +22,10 @@ import torch
 from torch.nn import functional as F
 
 import nap
-from nap.lab.loops.population.arms import NAP
-from nap.lab.loops.population.continual import network_factory, skeleton_of
-from nap.lab.loops.population.learner import Learner, Recipe
-from nap.lab.loops.population.settings import Continual
+from nap.lab.loops.population.continual_run import network_factory, skeleton_of
+from nap.lab.loops.population.settings import NAP, Continual
 from nap.lab.loops.population.stacking import PopulationProjector, Strategy, initial_values
+from nap.lab.loops.population.trainer import Recipe, Trainer
 from nap.methods import Method
 
 NETS = {
@@ -53,10 +52,10 @@ def population(
     initial = initial_values(skeleton, make, range(members), device)
     projector = PopulationProjector(skeleton, initial)
     recipe = Recipe(1e-4, strategy=strategy, graph=device.type == "cuda", compiled=compiled)
-    learner = Learner(skeleton, initial, images, recipe, projector=projector, batch_size=config.batch_size)
-    learner.labels.random_(10)
-    learner._index.random_(len(images))
-    return learner._step, sum(p.numel() * p.element_size() for p in initial.values())
+    trainer = Trainer(skeleton, initial, images, recipe, projector=projector, batch_size=config.batch_size)
+    trainer.labels.random_(10)
+    trainer._index.random_(len(images))
+    return trainer._step, sum(p.numel() * p.element_size() for p in initial.values())
 
 
 def script(config: Continual, device: torch.device) -> Callable[[], None]:

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 from nap.lab.loops.rainbow.games import make
-from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import FOUR, AgentConfig, AgentRun, Variant
+from nap.lab.loops.rainbow.run import RainbowWork
+from nap.lab.loops.rainbow.settings import FOUR, AgentConfig, AgentRun, RainbowArm
 
 VARIANTS = {variant.name: variant for variant in FOUR}
 
@@ -47,7 +47,7 @@ def _now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def built(variant: Variant, options: argparse.Namespace, seed: int = 0) -> RainbowRun:
+def built(variant: RainbowArm, options: argparse.Namespace, seed: int = 0) -> RainbowWork:
     settings = AgentConfig(
         num_envs=options.num_envs,
         replay_size=options.replay,
@@ -55,11 +55,11 @@ def built(variant: Variant, options: argparse.Namespace, seed: int = 0) -> Rainb
     )
     what = AgentRun(variant, settings, (options.game,), frames=200_000_000, intervals=200, seed=seed)
     device = torch.device(options.device)
-    return RainbowRun(what, device, threads=options.threads, compile_=options.compile)
+    return RainbowWork(what, device, threads=options.threads, compile_=options.compile)
 
 
 def end_to_end(
-    run: RainbowRun, options: argparse.Namespace, ready: Callable[[], object] = lambda: None
+    run: RainbowWork, options: argparse.Namespace, ready: Callable[[], object] = lambda: None
 ) -> float:
     """Frames per second once learning is under way, and `ready` has returned."""
     while run.stored < run.config.settings.min_replay_size + 4 * run.steps * options.num_envs:
@@ -73,7 +73,7 @@ def end_to_end(
     return done / passed
 
 
-def parts(run: RainbowRun, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+def parts(run: RainbowWork, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Milliseconds of each part, and the frames per second that it allows."""
     learner, num_envs, per_step = run.learner, options.num_envs, run.games.frames_per_step
     games = make(options.game, num_envs, threads=options.threads)
@@ -96,7 +96,7 @@ def parts(run: RainbowRun, options: argparse.Namespace) -> dict[str, dict[str, f
     return {name: {"ms": 1e3 * each, "limit": frames / each} for name, (each, frames) in timed.items()}
 
 
-def _agent(queue: Any, everyone: Any, variant: Variant, options: argparse.Namespace, seed: int) -> None:
+def _agent(queue: Any, everyone: Any, variant: RainbowArm, options: argparse.Namespace, seed: int) -> None:
     _settings()
     queue.put(end_to_end(built(variant, options, seed), options, everyone.wait))
 
@@ -147,7 +147,7 @@ def main() -> None:
         options.json.write_text(json.dumps(rows, indent=1))
 
 
-def _together(variant: Variant, options: argparse.Namespace) -> float:
+def _together(variant: RainbowArm, options: argparse.Namespace) -> float:
     """Frames per second of several agents in the same seconds, each in a process of its own."""
     context = multiprocessing.get_context("spawn")
     queue, everyone = context.Queue(), context.Barrier(options.agents)

@@ -24,18 +24,18 @@ from pathlib import Path
 import torch
 
 from nap.lab.experiments.table1_cifar import PAPER
-from nap.lab.loops.supervised.classifier import build, vgg_factory
+from nap.lab.loops.supervised.cifar_trainer import CifarTrainer
 from nap.lab.loops.supervised.random_crop import PaddedImages
 from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, CifarConfig, VisionArm
 from nap.lab.loops.supervised.stacked_trainer import StackedTrainer
-from nap.lab.loops.supervised.trainer import Trainer
+from nap.lab.loops.supervised.trainer import build, vgg_factory
 from nap.lab.models.resnet import ResNetV2
 
 ARMS = {arm.name: arm for arm in (BASELINE, NORM_ONLY, NAP)}
 LEVELS = (torch.full((3,), 127.5), torch.full((3,), 70.0))  # mean and deviation of random bytes, about
 
 
-def trainer(arm: VisionArm, options: argparse.Namespace, seed: int = 0) -> Trainer:
+def trainer(arm: VisionArm, options: argparse.Namespace, seed: int = 0) -> CifarTrainer:
     """The arm's network in training on random images."""
     size, classes = (224, 1000) if options.net == "resnet" else (32, 10)
     device = torch.device(options.device)
@@ -55,7 +55,7 @@ def trainer(arm: VisionArm, options: argparse.Namespace, seed: int = 0) -> Train
     model, projector = build(arm, make, torch.randn(2, 3, size, size), over=options.over)
     model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     alone = device.type == "cuda" and not options.stacked
-    return Trainer(
+    return CifarTrainer(
         model,
         projector,
         images,
@@ -68,7 +68,7 @@ def trainer(arm: VisionArm, options: argparse.Namespace, seed: int = 0) -> Train
     )
 
 
-def learners(arm: VisionArm, options: argparse.Namespace) -> Trainer | StackedTrainer:
+def learners(arm: VisionArm, options: argparse.Namespace) -> CifarTrainer | StackedTrainer:
     """The arm's network, or several that learn together."""
     if not options.stacked:
         return trainer(arm, options)
@@ -76,7 +76,7 @@ def learners(arm: VisionArm, options: argparse.Namespace) -> Trainer | StackedTr
     return StackedTrainer(members, graph=False if options.no_graph else None)
 
 
-def seconds(one: Trainer | StackedTrainer, options: argparse.Namespace) -> float:
+def seconds(one: CifarTrainer | StackedTrainer, options: argparse.Namespace) -> float:
     """Of one step, mean over a few."""
     order = torch.arange(options.batch * options.steps, device=options.device).view(options.steps, -1)
     wait = torch.cuda.synchronize if torch.device(options.device).type == "cuda" else (lambda: None)

@@ -14,8 +14,8 @@ import nap
 from fused_models import batch_norms, compared
 from nap.conversion.placement import Plan
 from nap.conversion.verification import relative_change
-from nap.lab.loops.supervised.classifier import build
 from nap.lab.loops.supervised.settings import NAP
+from nap.lab.loops.supervised.trainer import build
 from nap.lab.models.resnet import ResNetV2
 from nap.lab.models.vgg import vgg
 from nap.norms.norm import Norm

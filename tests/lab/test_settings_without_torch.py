@@ -11,12 +11,10 @@ MODULES = [
     "nap.validation",
     "nap.lab.models.presets",
     "nap.lab.loops.population.settings",
-    "nap.lab.loops.population.arms",
     "nap.lab.loops.common.work",
     "nap.lab.loops.supervised.settings",
-    "nap.lab.loops.supervised.settings",
     "nap.lab.loops.language.settings",
-    "nap.lab.loops.language.arms",
+    "nap.lab.loops.rainbow.settings",
     "nap.lab.datasets.catalog",
     "nap.lab.metrics",
 ]

@@ -41,7 +41,7 @@ PARTS = {  # module of an experiment's package → rooms of the lab that it may 
     "figure": {*WITHOUT_TORCH, "claims", "report"},
 }
 COMPARE = "nap.lab.compare"  # the function behind `nap compare`, which is no experiment of the paper
-SETTINGS = {"settings", "arms", "games", "atari"}  # of a loop: values, without torch
+SETTINGS = {"settings", "games", "atari"}  # of a loop: values, without torch
 VALUES = {"nap.validation", "nap.lab.models.presets"}
 LOOPS = {  # training loop → the others that it may reach: what they share, and nothing else
     "common": set(),
@@ -193,13 +193,13 @@ def test_imports_follow_the_arrows(path: Path) -> None:
         ("lab/experiments/fig1/__init__.py", "import torch"),
         ("lab/experiments/fig1/__init__.py", "from nap.lab.claims import claim"),
         ("lab/experiments/fig1/claims.py", "from nap.lab.report import panels"),
-        ("lab/experiments/fig1/claims.py", "from nap.lab.loops.population import learner"),
+        ("lab/experiments/fig1/claims.py", "from nap.lab.loops.population import trainer"),
         ("lab/experiments/fig1/figure.py", "from nap.weights import Role"),
         ("lab/experiments/common/rainbow/__init__.py", "from nap.lab.models import cnn"),
         ("lab/report/page.py", "import torch"),
         ("lab/claims.py", "from nap.diagnostics import feature_rank"),
-        ("lab/datasets/images.py", "from nap.lab.loops.population import learner"),
-        ("lab/loops/population/learner.py", "from nap.lab.loops.rainbow import replay"),
+        ("lab/datasets/images.py", "from nap.lab.loops.population import trainer"),
+        ("lab/loops/population/trainer.py", "from nap.lab.loops.rainbow import replay"),
         ("lab/runner/carry.py", "from nap.lab.launch import jobs"),
         ("lab/launch/drive.py", "import ray"),
         ("weights.py", "import scipy.stats"),

@@ -14,9 +14,8 @@ import nap
 from nap import diagnostics
 from nap.lab.datasets.images import Images
 from nap.lab.datasets.streams import Stream, batches, reorder
-from nap.lab.loops.population.arms import Arm
-from nap.lab.loops.population.continual import METHODS, network_factory
-from nap.lab.loops.population.settings import Continual
+from nap.lab.loops.population.continual_run import METHODS, network_factory
+from nap.lab.loops.population.settings import Arm, Continual
 from nap.methods import Training
 from nap.weights import WEIGHT_ROLES, Role, weight_groups
 from tiny_runs import Notes, Row

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from nap.lab.loops.rainbow.games import Games, Step
-from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import RAINBOW, AgentConfig, AgentRun, Variant
+from nap.lab.loops.rainbow.run import RainbowWork
+from nap.lab.loops.rainbow.settings import RAINBOW, AgentConfig, AgentRun, RainbowArm
 from nap.lab.runner.work import Work
 
 CPU = torch.device("cpu")
@@ -21,11 +21,13 @@ TINY = AgentConfig(
 )  # fmt: skip
 
 
-def agent(variant: Variant = RAINBOW, *, games: tuple[str, ...] = ("catch",), **changes: Any) -> RainbowRun:
+def agent(
+    variant: RainbowArm = RAINBOW, *, games: tuple[str, ...] = ("catch",), **changes: Any
+) -> RainbowWork:
     """A run of 3 intervals a game; `changes` are of the run or of the agent's settings."""
     own = {name: changes.pop(name) for name in list(changes) if name in vars(TINY)}
     options = {"frames": 480, "intervals": 3, "seed": 0, **changes}
-    return RainbowRun(AgentRun(variant, replace(TINY, **own), games, **options), CPU)
+    return RainbowWork(AgentRun(variant, replace(TINY, **own), games, **options), CPU)
 
 
 def finished(run: Work) -> list[dict[str, Any]]:

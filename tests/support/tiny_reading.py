@@ -9,9 +9,8 @@ from typing import Any
 from nap.lab.experiments import MODULES
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.language.arms import NAP
 from nap.lab.loops.language.language_model_run import LanguageModelWork
-from nap.lab.loops.language.settings import LanguageModelConfig
+from nap.lab.loops.language.settings import NAP, LanguageModelConfig
 
 SMALL = LanguageModelConfig(
     blocks=2, heads=2, width=16, tokenizer="bytes", length=16, batch_size=8, grad_accum_steps=2, steps=7,

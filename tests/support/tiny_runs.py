@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from nap.lab.datasets.images import load
 from nap.lab.experiments import fig1 as fig1_config
 from nap.lab.experiments import fig4
-from nap.lab.loops.population.arms import Arm
-from nap.lab.loops.population.continual import ArmRun, ContinualWork, Row
-from nap.lab.loops.population.learner import Learner, Tally
-from nap.lab.loops.population.settings import Continual
+from nap.lab.loops.population.continual_run import ArmRun, ContinualWork, Row
+from nap.lab.loops.population.settings import Arm, Continual
+from nap.lab.loops.population.trainer import EpochMeans, Trainer
 from nap.lab.runner import Work
 from nap.methods import Training
 
@@ -85,10 +84,10 @@ def on_disk_and_back(state: dict[str, Any]) -> dict[str, Any]:
     return torch.load(file, weights_only=True)
 
 
-def module_of(learner: Learner, member: int) -> nn.Module:
+def module_of(trainer: Trainer, member: int) -> nn.Module:
     """One member as an ordinary module."""
-    model = deepcopy(learner.skeleton)
-    model.load_state_dict({name: p[member] for name, p in learner.parameters.items()}, strict=False)
+    model = deepcopy(trainer.skeleton)
+    model.load_state_dict({name: p[member] for name, p in trainer.parameters.items()}, strict=False)
     return model
 
 
@@ -131,21 +130,21 @@ class Notes:
 
 def watched(run: ContinualWork) -> Notes:
     """Notes that fill as the run goes on."""
-    notes, learner = Notes(), run.learner
-    learn, change = learner.learn_epoch, learner.method.at_task_change_
+    notes, trainer = Notes(), run.trainer
+    learn, change = trainer.train_epoch, trainer.method.at_task_change_
 
-    def noted_learn(index: Tensor, **options: Any) -> Tally:
-        notes.starts.append(copied(learner.parameters))
-        states = [learner.optimizer.state[p] for p in learner.parameters.values()]
+    def noted_learn(index: Tensor, **options: Any) -> EpochMeans:
+        notes.starts.append(copied(trainer.parameters))
+        states = [trainer.optimizer.state[p] for p in trainer.parameters.values()]
         notes.memories.append([value.clone() for state in states for value in state.values()])
-        notes.labels.append(learner.labels.clone())
-        notes.draws.append([generator.initial_seed() for generator in learner.generators])
+        notes.labels.append(trainer.labels.clone())
+        notes.draws.append([generator.initial_seed() for generator in trainer.generators])
         return learn(index, **options)
 
     def noted_change(training: Training) -> None:
-        notes.draws_at_changes.append([generator.initial_seed() for generator in learner.generators])
+        notes.draws_at_changes.append([generator.initial_seed() for generator in trainer.generators])
         change(training)
 
-    learner.learn_epoch = noted_learn  # type: ignore[method-assign]
-    learner.method.at_task_change_ = noted_change  # type: ignore[method-assign]
+    trainer.train_epoch = noted_learn  # type: ignore[method-assign]
+    trainer.method.at_task_change_ = noted_change  # type: ignore[method-assign]
     return notes

@@ -24,10 +24,9 @@ from nap.lab.experiments import fig4 as fig4_config
 from nap.lab.experiments import revival as revival_config
 from nap.lab.experiments.fig4 import layer_norm_with
 from nap.lab.experiments.revival.runs import RevivalRun
-from nap.lab.loops.population.arms import Arm
-from nap.lab.loops.population.continual import ArmRun, network_factory
-from nap.lab.loops.population.learner import Learner
-from nap.lab.loops.population.settings import Continual
+from nap.lab.loops.population.continual_run import ArmRun, network_factory
+from nap.lab.loops.population.settings import Arm, Continual
+from nap.lab.loops.population.trainer import Trainer
 from nap.lab.models.nets import cnn, mlp
 from nap.lab.rows import Rows
 from tiny_runs import CPU, assert_same_parameters, finished, module_of, on_disk_and_back
@@ -169,9 +168,9 @@ def test_revival_gives_sgd_its_own_rate() -> None:
     assert rates == {(norm, "Adam"): 1e-3 for norm in norms} | {(norm, "SGD"): 0.25 for norm in norms}
 
 
-def dead_in_modules(learner: Learner, images: Tensor) -> Tensor:
+def dead_in_modules(trainer: Trainer, images: Tensor) -> Tensor:
     """Which units of all ReLUs stay at zero, (K, units), seen by hooks on ordinary modules."""
-    return torch.stack([dead_in_module(module_of(learner, k), images) for k in range(learner.members)])
+    return torch.stack([dead_in_module(module_of(trainer, k), images) for k in range(trainer.members)])
 
 
 def dead_in_module(model: nn.Module, images: Tensor) -> Tensor:
@@ -196,7 +195,7 @@ def test_revival_counts_units_that_die_and_come_back(norm: str, network: Any) ->
     before, revivals, deaths = None, 0.0, 0.0
     for unit in range(work.total):
         rows = work.step()
-        now = dead_in_modules(work.learner, work.learner.images[: config.probe])
+        now = dead_in_modules(work.trainer, work.trainer.images[: config.probe])
         before = now if before is None else before
         for k, row in enumerate(rows):
             back, lost = before[k] & ~now[k], now[k] & ~before[k]
@@ -223,7 +222,7 @@ def test_a_revival_run_resumes_after_any_epoch_bit_for_bit() -> None:
         work.load_state_dict(state)
     assert rows == expected
     assert isinstance(work, RevivalRun)
-    assert_same_parameters(work.learner.parameters, unbroken.learner.parameters, 0.0)
+    assert_same_parameters(work.trainer.parameters, unbroken.trainer.parameters, 0.0)
 
 
 @pytest.mark.parametrize(

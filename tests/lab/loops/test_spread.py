@@ -20,9 +20,8 @@ from nap.lab import rows
 from nap.lab.cli.main import main
 from nap.lab.experiments import MODULES
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.language.arms import NAP
 from nap.lab.loops.language.language_model_run import LanguageModelWork
-from nap.lab.loops.language.settings import LanguageModelConfig
+from nap.lab.loops.language.settings import NAP, LanguageModelConfig
 from nap.lab.runner import distributed
 from nap.lab.runner.checkpoint import checksum, tensors
 from nap.lab.runner.distributed import ProcessGroup, ProcessLost

@@ -24,7 +24,7 @@ from nap.lab import rows
 from nap.lab.cli.main import main
 from nap.lab.experiments import MODULES
 from nap.lab.experiments.common import runs as common
-from nap.lab.loops.population.continual import ContinualWork
+from nap.lab.loops.population.continual_run import ContinualWork
 from small_work import manifest
 
 FIG1 = ["run", "fig1", *shlex.split("--seeds 2 --images 256 --width 32")]

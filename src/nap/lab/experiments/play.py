@@ -14,12 +14,12 @@ from torch import Generator
 
 from nap.lab import aliases
 from nap.lab.files import write_json
+from nap.lab.loops.rainbow.evaluation import greedy
 from nap.lab.loops.rainbow.games import Games, make
 from nap.lab.loops.rainbow.learner import Learner
-from nap.lab.loops.rainbow.playing import greedy
 from nap.lab.loops.rainbow.replay import Outcome, Replay
-from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun, Changes, Variant
+from nap.lab.loops.rainbow.run import RainbowWork
+from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun, Changes, RainbowArm
 from nap.lab.report import films
 from nap.lab.runner.checkpoint import load_latest
 
@@ -70,7 +70,7 @@ def agent_of(folder: Path) -> AgentRun:
         about: Mapping[str, Any] = json.loads((folder / "config.json").read_bytes())
         config = dict(aliases.config(about["config"], experiment=str(about.get("experiment"))))
         return AgentRun(
-            variant=Variant(**config.pop("variant")),
+            variant=RainbowArm(**config.pop("variant")),
             settings=AgentConfig(**config.pop("settings")),
             games=tuple(config.pop("games")),
             changes=Changes(**config.pop("changes")),
@@ -101,14 +101,14 @@ COLOURS = np.array(  # of channels, the last that are present in front: Okabe an
 )  # fmt: skip
 
 
-def small(agent: AgentRun) -> RainbowRun:
+def small(agent: AgentRun) -> RainbowWork:
     """A run as it begins, with one game and next to no replay: for its networks."""
     settings = agent.settings
     least = 2 * (settings.stack + settings.n_steps)
     settings = replace(
         settings, num_envs=1, replay_size=least, min_replay_size=settings.n_steps, eval_frames=0
     )
-    return RainbowRun(replace(agent, settings=settings), torch.device("cpu"), graph=False, compile_=False)
+    return RainbowWork(replace(agent, settings=settings), torch.device("cpu"), graph=False, compile_=False)
 
 
 @torch.no_grad()

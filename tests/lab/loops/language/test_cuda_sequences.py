@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from gpu import needs_gpu
-from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, TransformerArm
-from nap.lab.loops.language.settings import MemorizationConfig
+from nap.lab.loops.language.settings import BASELINE, NAP, NORM_ONLY, MemorizationConfig, TransformerArm
 from nap.lab.loops.language.string_run import random_strings
 from nap.lab.loops.language.trainer import Trainer, build, transformer_factory
 
@@ -36,7 +35,7 @@ def trainer(arm: TransformerArm, device: str, *, half: bool = False, compile_: b
 def losses(one: Trainer, device: str, updates: int = 20) -> list[float]:
     found = []
     for _ in range(updates):
-        one.step(STRINGS.to(device))
+        one.update(STRINGS.to(device))
         found.append(one.read()["loss"])
     return found
 
@@ -68,6 +67,6 @@ def test_an_update_never_waits_for_the_device() -> None:
     try:
         torch.cuda.set_sync_debug_mode("error")
         for _ in range(3):
-            one.step(strings)
+            one.update(strings)
     finally:
         torch.cuda.set_sync_debug_mode("default")

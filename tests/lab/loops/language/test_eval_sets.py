@@ -16,10 +16,9 @@ from nap.lab.datasets.multiple_choice import read
 from nap.lab.datasets.store import DataMissing
 from nap.lab.datasets.tokenizer import ByteTokenizer
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.language.arms import NAP
 from nap.lab.loops.language.eval_sets import HELD_OUT, load_eval_set
 from nap.lab.loops.language.language_model_run import LanguageModelWork
-from nap.lab.loops.language.settings import LanguageModelConfig
+from nap.lab.loops.language.settings import NAP, LanguageModelConfig
 from nap.lab.runner.work import OtherInputs
 
 TINY: dict[str, Any] = {

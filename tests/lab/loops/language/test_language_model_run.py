@@ -12,9 +12,8 @@ import torch
 
 from nap.lab.datasets.corpus import VALID_EVERY, load, texts
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.language.arms import BASELINE, NAP, NORM_ONLY, with_weight_decay
 from nap.lab.loops.language.language_model_run import LanguageModelWork
-from nap.lab.loops.language.settings import LanguageModelConfig
+from nap.lab.loops.language.settings import BASELINE, NAP, NORM_ONLY, LanguageModelConfig, with_weight_decay
 
 CPU = torch.device("cpu")
 SMALL = LanguageModelConfig(

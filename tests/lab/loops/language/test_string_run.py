@@ -18,21 +18,19 @@ from nap.lab.datasets.streams import batches
 from nap.lab.experiments import experiments
 from nap.lab.experiments.induction import InductionConfig
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.language.arms import (
+from nap.lab.loops.language.settings import (
     BASELINE,
     NAP,
     NAP_NO_SCALE,
     NAP_RMS,
     NORM_ONLY,
     PROJECTION_ONLY,
-    TransformerArm,
-    with_weight_decay,
-)
-from nap.lab.loops.language.settings import (
     CopyingConfig,
     MemorizationConfig,
     MemorizationRunConfig,
+    TransformerArm,
     parse_form,
+    with_weight_decay,
 )
 from nap.lab.loops.language.string_run import (
     CopyingWork,
@@ -216,8 +214,8 @@ def test_a_batch_in_parts_is_the_batch() -> None:
     strings = random_strings(0, 1, count=8, length=9, vocabulary=8)
     whole, parts = (trainer(learning_rate=1e-2) for _ in range(2))
     for _ in range(3):
-        whole.step(strings)
-        parts.step(*strings.split(2))
+        whole.update(strings)
+        parts.update(*strings.split(2))
     for one, other in zip(parameters(whole), parameters(parts), strict=True):
         torch.testing.assert_close(one, other)
     assert whole.read() == pytest.approx(parts.read())
@@ -230,7 +228,7 @@ def test_long_gradients_are_cut_short() -> None:
     optimizer = torch.optim.AdamW(plain.parameters, lr=1e-2, weight_decay=0.0)
     assert plain.projector is not None
     for _ in range(4):
-        ours.step(strings)
+        ours.update(strings)
         optimizer.zero_grad()
         plain.loss(strings)[0].backward()
         assert torch.nn.utils.clip_grad_norm_(plain.parameters, 0.5) > 0.5
@@ -244,12 +242,12 @@ def test_the_learning_rate_follows_its_schedule_over_a_resume() -> None:
     strings = random_strings(0, 1, count=8, length=9, vocabulary=8)
     whole, first, rest = (trainer(learning_rate=lambda update: 1e-2 / (1 + update)) for _ in range(3))
     for _ in range(4):
-        whole.step(strings)
+        whole.update(strings)
     for _ in range(2):
-        first.step(strings)
+        first.update(strings)
     rest.load_state_dict(copy.deepcopy(first.state_dict()))
     for _ in range(2):
-        rest.step(strings)
+        rest.update(strings)
     assert rest.optimizer.param_groups[0]["lr"] == 1e-2 / 4
     for one, other in zip(parameters(whole), parameters(rest), strict=True):
         assert torch.equal(one, other)

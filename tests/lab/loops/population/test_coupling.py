@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from nap.lab.datasets.streams import batches
 from nap.lab.experiments.fig2 import MODES, Fig2Config
 from nap.lab.experiments.fig2.runs import TWIN_MODES, TwinRun
-from nap.lab.loops.population.continual import Row
+from nap.lab.loops.population.continual_run import Row
 from nap.lab.loops.population.settings import Network
 from nap.projection.sphere import norms_of
 from nap.rates.twins import TwinPair
@@ -58,9 +58,9 @@ def trained(network: Network) -> tuple[TwinRun, list[Row]]:
 def pair_of(run: TwinRun, mode: str, seed: int) -> tuple[TwinPair, list[Row]]:
     """The same training with the library's twins, and the rows that it would write."""
     start = TwinRun(run.config, DIGITS, CPU)
-    x, y = start.learner.images, DIGITS.labels
+    x, y = start.trainer.images, DIGITS.labels
     pair = TwinPair(
-        module_of(start.learner, seed),
+        module_of(start.trainer, seed),
         lambda groups: torch.optim.Adam(groups, lr=TWINS.learning_rate),
         mode=TWIN_MODES[mode],
     )
@@ -101,7 +101,7 @@ def test_a_member_of_a_mode_is_the_projected_twin_of_a_pair(network: Network, mo
     assert ours[-1]["step"] >= 30
     assert_same_numbers([{key: row[key] for key in expected[0]} for row in ours], expected, LIMIT)
     for group, twin in ((0, pair.free), (1 + MODES.index(mode), pair.projected)):
-        members = {name: run.coupling.group(p, group)[seed] for name, p in run.learner.parameters.items()}
+        members = {name: run.coupling.group(p, group)[seed] for name, p in run.trainer.parameters.items()}
         assert_same_parameters(members, dict(twin.named_parameters()), LIMIT)
 
 
@@ -128,7 +128,7 @@ def test_gaps_are_between_what_the_rows_say_of_both_twins() -> None:
 def test_twins_stay_on_the_sphere_and_free_networks_leave_it(network: Network) -> None:
     run, rows = trained(network)
     for name, radius in run.coupling.radii.items():
-        ratio = (norms_of(run.learner.parameters[name], stacked=1) / radius).flatten()
+        ratio = (norms_of(run.trainer.parameters[name], stacked=1) / radius).flatten()
         assert (ratio[run.coupling.seeds :] - 1).abs().max() <= LIMIT
         assert ratio[: run.coupling.seeds].min() > 1.01
     assert "head.weight" not in run.coupling.radii
@@ -155,4 +155,4 @@ def test_twins_resume_after_any_epoch_bit_for_bit(precision: Any) -> None:
         run = TwinRun(config, DIGITS, CPU)
         run.load_state_dict(state)
     assert rows == expected
-    assert_same_parameters(run.learner.parameters, unbroken.learner.parameters, 0.0)
+    assert_same_parameters(run.trainer.parameters, unbroken.trainer.parameters, 0.0)

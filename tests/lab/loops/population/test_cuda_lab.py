@@ -11,10 +11,9 @@ from torch import Tensor
 
 from gpu import needs_gpu
 from nap.lab.datasets.images import load
-from nap.lab.loops.population.arms import FRESH, LAYER_NORM, NAP, NO_NORM, RESCALED, Arm
-from nap.lab.loops.population.continual import METHODS, ArmRun, ContinualWork
-from nap.lab.loops.population.learner import member_norms
-from nap.lab.loops.population.settings import Continual
+from nap.lab.loops.population.continual_run import METHODS, ArmRun, ContinualWork
+from nap.lab.loops.population.settings import FRESH, LAYER_NORM, NAP, NO_NORM, RESCALED, Arm, Continual
+from nap.lab.loops.population.trainer import member_norms
 from nap.lab.runner.work import NotFinite
 from nap.projection.sphere import norms_of, project_tensors_
 
@@ -39,7 +38,7 @@ def trained(arm: Arm, device: str, settings: Continual = TINY, **options: Any) -
     work = run(arm, device, settings, **options)
     for _ in range(work.total):
         work.step()
-    return {name: p.detach().cpu() for name, p in work.learner.parameters.items()}
+    return {name: p.detach().cpu() for name, p in work.trainer.parameters.items()}
 
 
 def assert_same(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) -> None:
@@ -125,10 +124,10 @@ def _seeded(seed: int) -> torch.Generator:
 @pytest.mark.parametrize("arm", [NAP, LAYER_NORM, replace(NAP, name="noise", method="Langevin")])
 def test_float32_weights_stay_on_their_spheres(arm: Arm) -> None:
     work = run(arm, "cuda")
-    before = {name: p.clone() for name, p in work.learner.parameters.items()}
+    before = {name: p.clone() for name, p in work.trainer.parameters.items()}
     for _ in range(work.total):
         work.step()
-    grown = {n: (p.norm() / before[n].norm()).item() for n, p in work.learner.parameters.items()}
+    grown = {n: (p.norm() / before[n].norm()).item() for n, p in work.trainer.parameters.items()}
     if arm.project == "step":
         assert work.projector is not None
         assert all(abs(grown[name] - 1) < 1e-5 for name in work.projector.radii)
@@ -141,7 +140,7 @@ def test_compiled_losses_train_alike() -> None:
     for work in (plain, compiled):
         for _ in range(3):
             work.step()
-    one, other = (w.learner.parameters for w in (plain, compiled))
+    one, other = (w.trainer.parameters for w in (plain, compiled))
     assert_same({n: p.detach() for n, p in one.items()}, {n: p.detach() for n, p in other.items()}, 1e-9)
 
 
@@ -150,17 +149,17 @@ def test_networks_of_other_shapes_compile_in_the_same_process() -> None:
         settings = replace(TINY, network="cnn", channels=channels, width=width)
         work = run(NAP, "cuda", settings, dtype=torch.float64, strategy="batched", compiled=True)
         work.step()
-        assert work.learner.recipe.compiled
+        assert work.trainer.recipe.compiled
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_stops_before_an_update_that_is_not_finite(dtype: torch.dtype) -> None:
     work = run(replace(NAP, affine="free"), "cuda", dtype=dtype)
     work.step()
-    learner = work.learner
-    before = {name: p.clone() for name, p in learner.parameters.items()}
-    learner.images[:] = float("nan")
+    trainer = work.trainer
+    before = {name: p.clone() for name, p in trainer.parameters.items()}
+    trainer.images[:] = float("nan")
     with pytest.raises(NotFinite, match="step 7"):
         work.step()
     for name, value in before.items():
-        torch.testing.assert_close(learner.parameters[name], value, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(trainer.parameters[name], value, rtol=1e-6, atol=1e-7)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import nap
-from nap.lab.loops.population.arms import NAP, Arm
+from nap.lab.loops.population.settings import NAP, Arm
 from nap.lab.loops.population.stacking import build, forward, initial_values
 from tiny_runs import (
     ARMS,
@@ -32,8 +32,8 @@ def assert_population_is_its_single_runs(arm: Arm, **changes: Any) -> None:
     for k, seed in enumerate(SEEDS):
         alone = continual(arm, seeds=[seed], **changes)
         assert_same_numbers([row for row in rows if row["seed"] == seed], finished(alone), 1e-12)
-        ours = {name: p[k] for name, p in together.learner.parameters.items()}
-        assert_same_parameters(ours, {name: p[0] for name, p in alone.learner.parameters.items()}, ROUNDING)
+        ours = {name: p[k] for name, p in together.trainer.parameters.items()}
+        assert_same_parameters(ours, {name: p[0] for name, p in alone.trainer.parameters.items()}, ROUNDING)
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
@@ -55,7 +55,7 @@ def test_members_one_by_one_are_members_batched(name: str, network: str) -> None
     ]
     rows = [finished(run) for run in runs]
     assert_same_numbers(rows[0], rows[1], 1e-12)
-    assert_same_parameters(runs[0].learner.parameters, runs[1].learner.parameters, ROUNDING)
+    assert_same_parameters(runs[0].trainer.parameters, runs[1].trainer.parameters, ROUNDING)
 
 
 def test_seeds_are_not_each_other() -> None:

@@ -8,20 +8,20 @@ import pytest
 import torch
 
 from gpu import needs_gpu
-from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import FOUR, NAP, AgentRun, Variant
+from nap.lab.loops.rainbow.run import RainbowWork
+from nap.lab.loops.rainbow.settings import FOUR, NAP, AgentRun, RainbowArm
 from tiny_agents import TINY, finished
 
 pytestmark = needs_gpu
 
 
-def on_gpu(variant: Variant, **options: Any) -> RainbowRun:
+def on_gpu(variant: RainbowArm, **options: Any) -> RainbowWork:
     what = AgentRun(variant, TINY, ("catch", "catch-mirrored"), frames=320, intervals=2, seed=0)
-    return RainbowRun(what, torch.device("cuda"), **options)
+    return RainbowWork(what, torch.device("cuda"), **options)
 
 
 @pytest.mark.parametrize("variant", FOUR, ids=lambda v: v.name)
-def test_graphs_compute_what_plain_steps_compute(variant: Variant) -> None:
+def test_graphs_compute_what_plain_steps_compute(variant: RainbowArm) -> None:
     """For one interval: later on the smallest difference may change an action, and with it everything."""
     graph, plain = on_gpu(variant, graph=True), on_gpu(variant, graph=False)
     one, other = graph.step(), plain.step()

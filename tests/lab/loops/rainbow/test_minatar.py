@@ -17,7 +17,7 @@ from nap.lab.loops.rainbow import minatar
 from nap.lab.loops.rainbow.games import MINATAR, make
 from nap.lab.loops.rainbow.minatar import MinAtar
 from nap.lab.loops.rainbow.replay import Replay
-from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.run import RainbowWork
 from nap.lab.loops.rainbow.settings import NAP, AgentConfig, AgentRun
 from nap.lab.models.rainbow_net import RainbowNet
 from tiny_agents import CPU, agent, finished, on_disk_and_back
@@ -150,7 +150,7 @@ def test_a_replay_holds_frames_with_channels() -> None:
 @installed
 @pytest.mark.parametrize("at", [1, 3])  # within a game, and in the second one
 def test_a_run_in_minatar_resumes_exactly(at: int) -> None:
-    def run() -> RainbowRun:
+    def run() -> RainbowWork:
         games = (BREAKOUT, "minatar/asterix")
         return agent(NAP, games=games, intervals=2, frames=320, stack=1, full_actions=True)
 
@@ -171,7 +171,7 @@ def test_an_agent_learns_breakout() -> None:
         atoms=21, learning_rate=4e-3, stack=1, v_max=5.0,
     )  # fmt: skip
     what: Any = AgentRun(NAP, settings, (BREAKOUT,), 6_000, 4, seed=0)
-    rows = finished(RainbowRun(what, CPU))
+    rows = finished(RainbowWork(what, CPU))
     assert rows[0]["score"] < 0.8
     assert rows[-1]["score"] > 1.2
 

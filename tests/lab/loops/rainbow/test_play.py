@@ -13,9 +13,9 @@ from PIL import Image
 
 from nap.lab.cli.main import main
 from nap.lab.experiments.play import agent_of, episode, picture, play, small
-from nap.lab.loops.rainbow.run import RainbowRun
+from nap.lab.loops.rainbow.run import RainbowWork
 from nap.lab.loops.rainbow.settings import NAP
-from nap.lab.loops.rainbow.stacked.run import StackedRun
+from nap.lab.loops.rainbow.stacked.run import StackedRainbowWork
 from nap.lab.report import command as report
 from nap.lab.report.films import films_of
 from nap.lab.runner import RunFolder, run_work
@@ -25,8 +25,8 @@ JOINT = replace(NAP, noise="joint", project_every_updates=2)
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Callable[..., tuple[Path, RainbowRun]]:
-    def run(**options: object) -> tuple[Path, RainbowRun]:
+def made(tmp_path: Path) -> Callable[..., tuple[Path, RainbowWork]]:
+    def run(**options: object) -> tuple[Path, RainbowWork]:
         work = agent(JOINT, **options)  # type: ignore[arg-type]
         about = {"experiment": "fig3", "scale": "demo", "run": "run", "config": work.config}
         with RunFolder.open(tmp_path / "run", **about) as home:  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ def made(tmp_path: Path) -> Callable[..., tuple[Path, RainbowRun]]:
 
 
 def test_two_films_of_the_same_episode(
-    made: Callable[..., tuple[Path, RainbowRun]], capsys: pytest.CaptureFixture[str]
+    made: Callable[..., tuple[Path, RainbowWork]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before: the networks that the run began with; after: those that it ended with."""
     folder, work = made()
@@ -54,7 +54,7 @@ def test_two_films_of_the_same_episode(
             np.testing.assert_array_equal(np.asarray(film.convert("RGB")), picture(frames[0]))
 
 
-def test_an_agent_is_the_one_that_its_folder_says(made: Callable[..., tuple[Path, RainbowRun]]) -> None:
+def test_an_agent_is_the_one_that_its_folder_says(made: Callable[..., tuple[Path, RainbowWork]]) -> None:
     folder, work = made()
     assert asdict(agent_of(folder)) == asdict(work.config)
     first = small(work.config).learner.online.state_dict()
@@ -62,7 +62,7 @@ def test_an_agent_is_the_one_that_its_folder_says(made: Callable[..., tuple[Path
         assert torch.equal(first[name], value), name
 
 
-def test_of_a_sequence_any_game_can_be_played(made: Callable[..., tuple[Path, RainbowRun]]) -> None:
+def test_of_a_sequence_any_game_can_be_played(made: Callable[..., tuple[Path, RainbowWork]]) -> None:
     folder, _ = made(games=("catch", "catch-mirrored"), intervals=2, frames=160)
     both = [play(folder, game=game, steps=30) for game in ("catch", "catch-mirrored")]
     assert [file.name for file, _ in both[1]] == ["before.gif", "after.gif"]
@@ -72,7 +72,7 @@ def test_of_a_sequence_any_game_can_be_played(made: Callable[..., tuple[Path, Ra
 
 def test_of_several_agents_in_one_run_the_first_plays(tmp_path: Path) -> None:
     what = replace(agent(JOINT).config, seeds_per_run=2)
-    work = StackedRun(what.agents(), CPU)
+    work = StackedRainbowWork(what.agents(), CPU)
     about = {"experiment": "fig3", "scale": "demo", "run": "run", "config": what}
     with RunFolder.open(tmp_path / "run", **about) as home:  # type: ignore[arg-type]
         run_work(work, home, device=CPU)
@@ -81,7 +81,7 @@ def test_of_several_agents_in_one_run_the_first_plays(tmp_path: Path) -> None:
     assert score == episode(first, "catch", full_actions=False, seed=3, steps=40)[1]
 
 
-def test_the_report_embeds_the_films(made: Callable[..., tuple[Path, RainbowRun]]) -> None:
+def test_the_report_embeds_the_films(made: Callable[..., tuple[Path, RainbowWork]]) -> None:
     folder, _ = made()
     assert films_of(folder) == []
     (_, before), (_, after) = play(folder, steps=40)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 import nap
-from nap.lab.loops.rainbow import c51, measure
-from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import FOUR, LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
+from nap.lab.loops.rainbow import c51, diagnostics
+from nap.lab.loops.rainbow.run import RainbowWork
+from nap.lab.loops.rainbow.settings import FOUR, LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, RainbowArm
 from nap.lab.runner.work import NotFinite
 from tiny_agents import TINY, agent, finished
 
@@ -27,7 +27,7 @@ def values(net: torch.nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("variant", [RAINBOW, NAP, JOINT], ids=lambda v: v.name)
-def test_an_update_is_what_one_does_by_hand(variant: Variant) -> None:
+def test_an_update_is_what_one_does_by_hand(variant: RainbowArm) -> None:
     """Sample by sample, with an ordinary Adam, on the batch and noise that the same seed gives."""
     run = agent(variant)
     run.step()
@@ -105,14 +105,14 @@ def test_frames_are_counted_and_rates_follow_the_schedule() -> None:
     rates = [row["learning_rate"] for row in rows]
     assert 1e-3 > rates[1] > rates[2] > rates[3]
     assert rates[3:] == pytest.approx([1e-6] * 3)  # it ends halfway
-    cosine = Variant("cosine", schedule="cosine").rate(1e-3, 100)
+    cosine = RainbowArm("cosine", schedule="cosine").rate(1e-3, 100)
     assert cosine(0) == pytest.approx(1e-8)
     assert cosine(10) == pytest.approx(1e-3)
     assert cosine(100) == pytest.approx(1e-6)
 
 
 @pytest.mark.parametrize("variant", [*FOUR, JOINT], ids=lambda v: v.name)
-def test_what_each_variant_does_to_norms(variant: Variant) -> None:
+def test_what_each_variant_does_to_norms(variant: RainbowArm) -> None:
     run = agent(variant, learning_rate=3e-3)
     table = nap.weight_groups(run.learner.online)
     before = values(run.learner.online)
@@ -203,7 +203,7 @@ def test_a_compiled_objective_learns_alike(monkeypatch: pytest.MonkeyPatch) -> N
     """Traced here as for a GPU; what makes machine code of it is left out."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     plain = agent(NAP)
-    traced = RainbowRun(plain.config, plain.device, compile_=True)
+    traced = RainbowWork(plain.config, plain.device, compile_=True)
     for one, other in zip(finished(plain), finished(traced), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
         assert one["score"] == other["score"]
@@ -211,7 +211,7 @@ def test_a_compiled_objective_learns_alike(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", FOUR, ids=lambda v: v.name)
-def test_every_variant_learns_the_small_game(variant: Variant) -> None:
+def test_every_variant_learns_the_small_game(variant: RainbowArm) -> None:
     """Random play scores about −1 and the best there is 10."""
     settings: dict[str, Any] = {
         "num_envs": 16,
@@ -276,7 +276,7 @@ def test_without_offsets_norms_have_scales_alone() -> None:
 def test_rates_of_noisy_layers_are_those_of_means_and_noise_together() -> None:
     run = agent(JOINT, learning_rate=3e-3)
     finished(run)
-    rows = {row["layer"]: row for row in measure.by_layer(run.learner)}
+    rows = {row["layer"]: row for row in diagnostics.by_layer(run.learner)}
     mean, noise = rows["value.mu.weight"], rows["value.sigma.weight"]
     assert noise["noise_of"] == "value.mu.weight"
     assert mean["joint_norm"] == pytest.approx(math.hypot(mean["norm"], noise["norm"]))
@@ -285,4 +285,4 @@ def test_rates_of_noisy_layers_are_those_of_means_and_noise_together() -> None:
     joint = [rows[f"{layer}.mu.weight"]["joint_rate"] for layer in ("value", "advantage")]
     typical = math.exp(sum(map(math.log, [*own, *joint])) / 4)
     states = run.replay.sample(8, run.learner.generator).states
-    assert measure.numbers(run.learner, states)["effective_rate"] == pytest.approx(typical, rel=1e-5)
+    assert diagnostics.numbers(run.learner, states)["effective_rate"] == pytest.approx(typical, rel=1e-5)

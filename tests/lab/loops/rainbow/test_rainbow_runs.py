@@ -15,8 +15,8 @@ import torch
 from nap.lab.cli.main import main
 from nap.lab.experiments import experiments
 from nap.lab.experiments.play import agent_of
-from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import NAP, NAP_LINEAR, RAINBOW, Changes, Variant
+from nap.lab.loops.rainbow.run import RainbowWork
+from nap.lab.loops.rainbow.settings import NAP, NAP_LINEAR, RAINBOW, Changes, RainbowArm
 from nap.lab.runner import RunFolder, run_work
 from nap.lab.runner.checkpoint import checksum, load, plain
 from nap.lab.runner.signals import StopRequest
@@ -28,7 +28,7 @@ RAINBOWS = ("fig3", "fig5-suite", "fig5-sequential", "fig6")
 
 @pytest.mark.parametrize("variant", [RAINBOW, NAP_LINEAR], ids=lambda v: v.name)
 @pytest.mark.parametrize("at", [1, 2, 4])
-def test_a_run_goes_on_as_if_nothing_had_happened(variant: Variant, at: int) -> None:
+def test_a_run_goes_on_as_if_nothing_had_happened(variant: RainbowArm, at: int) -> None:
     """At any interval: within a game, and where one ends."""
     games = ("catch", "catch-mirrored")
     whole, first, rest = (agent(variant, games=games, intervals=2, frames=320) for _ in range(3))
@@ -311,7 +311,7 @@ def test_a_demo_run_ends_with_rows_for_its_claims() -> None:
     config = replace(experiment.scales["demo"], games=("catch",), frames=800, seeds=1, ends=(0.5,))
     (run,) = experiment.runs(config)
     work = run.start(CPU)
-    assert isinstance(work, RainbowRun)
+    assert isinstance(work, RainbowWork)
     rows = finished(work)
     assert rows[0]["arm"] == "NaP, ends at 0.5"
     assert rows[0]["end_at"] == 0.5

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from nap.lab.loops.rainbow.learner import build
 from nap.lab.loops.rainbow.replay import Replay
-from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, Variant
+from nap.lab.loops.rainbow.run import RainbowWork
+from nap.lab.loops.rainbow.settings import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW, RainbowArm
 from nap.lab.loops.rainbow.stacked.blocks import BLOCK, Blocks, share_
 from nap.lab.loops.rainbow.stacked.network import StackedNet
-from nap.lab.loops.rainbow.stacked.run import StackedRun
+from nap.lab.loops.rainbow.stacked.run import StackedRainbowWork
 from nap.lab.models.rainbow_net import RainbowNet, noise_of
 from nap.lab.runner import RunFolder, run_work
 from nap.lab.runner.work import NotFinite
@@ -49,16 +49,18 @@ def double() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def stack(runs: Sequence[RainbowRun], **options: Any) -> StackedRun:
+def stack(runs: Sequence[RainbowWork], **options: Any) -> StackedRainbowWork:
     """A stack of agents like these."""
-    return StackedRun([run.config for run in runs], CPU, **options)
+    return StackedRainbowWork([run.config for run in runs], CPU, **options)
 
 
-def parameters(run: RainbowRun) -> dict[str, Tensor]:
+def parameters(run: RainbowWork) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in run.learner.online.named_parameters()}
 
 
-def assert_alike(stacked: StackedRun, alone: Sequence[RainbowRun], *, rtol: float, atol: float) -> None:
+def assert_alike(
+    stacked: StackedRainbowWork, alone: Sequence[RainbowWork], *, rtol: float, atol: float
+) -> None:
     """Rows, weights, targets, moments and priorities of every agent, at the end of its run."""
     rows = finished(stacked)
     for run, other in zip(stacked.runs, alone, strict=True):
@@ -78,7 +80,7 @@ def assert_alike(stacked: StackedRun, alone: Sequence[RainbowRun], *, rtol: floa
 
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-def test_each_agent_of_a_stack_is_the_agent_alone(variant: Variant) -> None:
+def test_each_agent_of_a_stack_is_the_agent_alone(variant: RainbowArm) -> None:
     alone = [agent(variant, seed=seed, frames=240, learning_rate=3e-3) for seed in (3, 4)]
     assert_alike(stack(alone), alone, rtol=1e-9, atol=1e-11)
 
@@ -127,7 +129,7 @@ def test_it_holds_in_atari() -> None:
 
 @pytest.mark.parametrize("variant", [RAINBOW, JOINT], ids=lambda v: v.name)
 @pytest.mark.parametrize("shape", [(84, 84), (8, 8), (4, 10, 10)], ids=str)
-def test_a_stack_of_networks_is_each_of_them(variant: Variant, shape: tuple[int, ...]) -> None:
+def test_a_stack_of_networks_is_each_of_them(variant: RainbowArm, shape: tuple[int, ...]) -> None:
     """On images of Atari, Catch and MinAtar, with a draw of noise for each image."""
     torch.manual_seed(0)
     frames = torch.randint(0, 256, (2, 3, 4, *shape), dtype=torch.uint8)

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from gpu import CUDA, DEVICE
-from nap.lab.loops.supervised.classifier import build, vgg_factory
+from nap.lab.loops.supervised.cifar_trainer import CifarTrainer
 from nap.lab.loops.supervised.random_crop import PaddedImages
 from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, CifarConfig, VisionArm
-from nap.lab.loops.supervised.trainer import Trainer
+from nap.lab.loops.supervised.trainer import build, vgg_factory
 
 pytestmark = pytest.mark.cuda
 SHAPES = [(3,), (40, 60), (2,), (16, 8, 3, 3), (3000,), (5, 3, 1, 1)]  # some of more than one block
@@ -133,7 +133,7 @@ def test_what_it_cannot_do_is_refused(options: dict[str, Any]) -> None:
 
 def network(
     arm: VisionArm, quick: bool, *, seed: int = 0, half: bool = True, momentum: float = 0.9
-) -> Trainer:
+) -> CifarTrainer:
     torch.manual_seed(seed)
     settings = CifarConfig(channels=(4, 0, 8, 0), hidden=(8,), batch_size=4, momentum=momentum)
     model, projector = build(arm, vgg_factory(settings, (3, 8, 8), 10), torch.randn(2, 3, 8, 8))
@@ -142,4 +142,4 @@ def network(
     crops = PaddedImages.of(pixels, torch.full((3,), 128.0), torch.full((3,), 60.0), padding=1)
     labels = torch.randint(10, (12,), device=DEVICE)
     model = model.to(DEVICE).to(memory_format=torch.channels_last)
-    return Trainer(model, projector, crops, labels, settings, half=half, fused=quick)
+    return CifarTrainer(model, projector, crops, labels, settings, half=half, fused=quick)

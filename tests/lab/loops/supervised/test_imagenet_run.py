@@ -22,10 +22,10 @@ from nap.lab.experiments.table1_imagenet import EXPERIMENT, PAPER
 from nap.lab.loops.common import work as common_work
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised import classifier, imagenet_run
-from nap.lab.loops.supervised.classifier import resnet_factory
 from nap.lab.loops.supervised.imagenet_run import ImageNetWork, normalised
 from nap.lab.loops.supervised.loading import workers_for
 from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, ImageNetConfig, VisionArm
+from nap.lab.loops.supervised.trainer import resnet_factory
 from nap.lab.models.vgg import vgg
 from nap.lab.runner import distributed
 from nap.lab.runner.distributed import ProcessGroup

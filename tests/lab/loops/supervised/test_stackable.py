@@ -9,7 +9,6 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 import nap
-from nap.lab.loops.supervised.classifier import build
 from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, VisionArm
 from nap.lab.loops.supervised.stacked.convert import (
     FRONT,
@@ -19,6 +18,7 @@ from nap.lab.loops.supervised.stacked.convert import (
     collect_statistics_,
     stackable,
 )
+from nap.lab.loops.supervised.trainer import build
 from nap.lab.models.vgg import vgg
 
 

@@ -23,12 +23,12 @@ from nap.lab.experiments.table1_cifar import DEMO
 from nap.lab.experiments.table1_cifar.runs import runs
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised.cifar_run import CifarWork
-from nap.lab.loops.supervised.classifier import build
+from nap.lab.loops.supervised.cifar_trainer import CifarTrainer
 from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, CifarConfig, VisionArm
 from nap.lab.loops.supervised.stacked import conv
 from nap.lab.loops.supervised.stacked.convert import stackable
 from nap.lab.loops.supervised.stacked_trainer import StackedTrainer
-from nap.lab.loops.supervised.trainer import Trainer
+from nap.lab.loops.supervised.trainer import build
 from nap.lab.models.vgg import vgg
 from nap.lab.runner.work import NotFinite
 
@@ -61,7 +61,7 @@ def finished(run: CifarWork) -> list[dict[str, Any]]:
     return rows
 
 
-def compare(run: Trainer, alone: Trainer, far: float) -> None:
+def compare(run: CifarTrainer, alone: CifarTrainer, far: float) -> None:
     assert_close(run.model.state_dict(), alone.model.state_dict(), rtol=far, atol=far)
     for one, other in zip(run.state_dict()["momentum"], alone.state_dict()["momentum"], strict=True):
         assert_close(one, other, rtol=far, atol=10 * far)
@@ -127,10 +127,10 @@ def test_a_loss_that_is_not_finite_stops_all_and_is_named() -> None:
 @pytest.mark.skipif(not find_spec("triton"), reason="needs Triton")
 @pytest.mark.parametrize("arm", [BASELINE, NAP], ids=lambda arm: arm.name)
 def test_in_bfloat16_with_quick_updates(arm: VisionArm) -> None:
-    def trainers(quick: bool) -> list[Trainer]:
+    def trainers(quick: bool) -> list[CifarTrainer]:
         plain = [work(arm, first=seed, seeds_per_run=1).trainer for seed in range(SEEDS)]
         return [
-            Trainer(t.model, t.projector, t.images, t.labels, TINY, half=True, graph=False, fused=quick)
+            CifarTrainer(t.model, t.projector, t.images, t.labels, TINY, half=True, graph=False, fused=quick)
             for t in plain
         ]
 
@@ -197,7 +197,7 @@ def test_in_bfloat16_without_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv, "best", best)
     t = work(BASELINE, seeds_per_run=1).trainer
     settings = replace(TINY, momentum=0.0)
-    own = Trainer(t.model, None, t.images, t.labels, settings, half=True, graph=False)
+    own = CifarTrainer(t.model, None, t.images, t.labels, settings, half=True, graph=False)
     one = StackedTrainer([own], graph=False)
     one.train_epoch([torch.arange(800, device=DEVICE).view(2, 400)], [0], lambda step: (0.02, 0.01), 0)
     assert kinds == {torch.bfloat16}

@@ -26,9 +26,9 @@ from nap.lab.experiments.table1_cifar.runs import runs
 from nap.lab.loops.common.work import NetworkRun
 from nap.lab.loops.supervised import classifier, trainer
 from nap.lab.loops.supervised.cifar_run import CifarWork
-from nap.lab.loops.supervised.classifier import vgg_factory
 from nap.lab.loops.supervised.random_crop import PaddedImages, PaddingMode, pad
 from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, TRANSLATED, CifarConfig, VisionArm
+from nap.lab.loops.supervised.trainer import vgg_factory
 from nap.lab.models.vgg import vgg
 from nap.lab.runner import checkpoint
 from nap.lab.runner.work import NotFinite

@@ -13,9 +13,8 @@ from nap.lab.aliases import slug
 from nap.lab.datasets.images import load
 from nap.lab.experiments.experiment import Run
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.population.arms import Arm
-from nap.lab.loops.population.continual import ArmRun, ContinualWork
-from nap.lab.loops.population.settings import Continual, OptimizerState
+from nap.lab.loops.population.continual_run import ArmRun, ContinualWork
+from nap.lab.loops.population.settings import Arm, Continual, OptimizerState
 
 Settings = TypeVar("Settings")
 

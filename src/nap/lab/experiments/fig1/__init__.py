@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.experiment import Experiment, Tuning, arm_names
-from nap.lab.loops.population.arms import (
+from nap.lab.loops.population.settings import (
     FRESH,
     FRESH_NO_NORM,
     LAYER_NORM,
@@ -23,8 +23,10 @@ from nap.lab.loops.population.arms import (
     NAP_WEAK_PULL,
     NO_NORM,
     RESCALED,
+    OneNetwork,
+    Projected,
+    TaskChanges,
 )
-from nap.lab.loops.population.settings import OneNetwork, Projected, TaskChanges
 
 PAPERS_ARMS = (NO_NORM, LAYER_NORM, RESCALED, NAP, FRESH, FRESH_NO_NORM)
 AFFINE_ARMS = (NAP_FREE, NAP_JOINT, NAP_WEAK_PULL, NAP_PULL, NAP_NO_AFFINE)

@@ -23,7 +23,7 @@ from nap.lab.claims.effects import (
 from nap.lab.claims.samples import Samples, together
 from nap.lab.experiments.experiment import arm_names
 from nap.lab.experiments.fig1 import PAPERS_ARMS
-from nap.lab.loops.population.arms import NAP_NO_AFFINE
+from nap.lab.loops.population.settings import NAP_NO_AFFINE
 
 NO_NORM, LAYER_NORM, RESCALED, NAP, FRESH, _ = arm_names(PAPERS_ARMS)
 NO_AFFINE = NAP_NO_AFFINE.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nap.lab.loops.population.arms import (
+from nap.lab.loops.population.settings import (
     FRESH,
     FRESH_NO_NORM,
     LAYER_NORM,

@@ -13,12 +13,13 @@ from nap.lab.experiments.fig1 import (
     ARMS,
     Fig1Config,
 )
-from nap.lab.loops.population.arms import (
+from nap.lab.loops.population.settings import (
     NAP,
     NAP_PULL,
     Arm,
+    OptimizerState,
+    continual,
 )
-from nap.lab.loops.population.settings import OptimizerState, continual
 
 
 def runs(config: Fig1Config) -> list[Run]:

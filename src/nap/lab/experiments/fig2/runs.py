@@ -11,12 +11,11 @@ from nap.lab.datasets.images import Images, load
 from nap.lab.datasets.streams import batches
 from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.fig2 import MODES, Fig2Config
-from nap.lab.loops.population.arms import LAYER_NORM
-from nap.lab.loops.population.continual import best_strategy, network_factory, skeleton_of
+from nap.lab.loops.population.continual_run import best_strategy, network_factory, skeleton_of
 from nap.lab.loops.population.coupling import Coupling
-from nap.lab.loops.population.learner import Learner, Recipe
-from nap.lab.loops.population.settings import continual
+from nap.lab.loops.population.settings import LAYER_NORM, continual
 from nap.lab.loops.population.stacking import initial_values
+from nap.lab.loops.population.trainer import Recipe, Trainer
 from nap.methods import Method
 from nap.rates.twins import TwinMode
 from nap.weights import Role, weight_groups
@@ -43,7 +42,7 @@ class TwinRun:
         size = sum(p.numel() for p in self.skeleton.parameters())
         strategy = best_strategy(config.network, device, size, len(next(iter(initial.values()))))
         recipe = Recipe(config.learning_rate, strategy=strategy, graph=device.type == "cuda")
-        self.learner = Learner(
+        self.trainer = Trainer(
             self.skeleton,
             initial,
             images,
@@ -52,19 +51,19 @@ class TwinRun:
             projector=self.coupling,
             batch_size=config.batch_size,
         )
-        self.learner.labels.copy_(data.labels.expand_as(self.learner.labels))
+        self.trainer.labels.copy_(data.labels.expand_as(self.trainer.labels))
         self.total, self.done = config.epochs, 0
-        self.steps_per_unit = self.learner.steps_per_epoch * self.learner.members
+        self.steps_per_unit = self.trainer.steps_per_epoch * self.trainer.members
 
     def step(self) -> list[dict[str, Any]]:
-        steps = self.learner.steps_per_epoch
+        steps = self.trainer.steps_per_epoch
         own = batches(
-            self.seeds, 1, self.done, count=len(self.learner.images), batch_size=self.config.batch_size
+            self.seeds, 1, self.done, count=len(self.trainer.images), batch_size=self.config.batch_size
         )
-        tally = self.learner.learn_epoch(own.repeat(1 + len(MODES), 1, 1), steps_before=self.done * steps)
+        tally = self.trainer.train_epoch(own.repeat(1 + len(MODES), 1, 1), steps_before=self.done * steps)
         self.done += 1
         free, distances = self.coupling.group, self._distances()
-        growth = 1 / self.coupling.multipliers(self.learner.parameters).double().cpu()
+        growth = 1 / self.coupling.multipliers(self.trainer.parameters).double().cpu()
         rows = []
         for number, mode in enumerate(MODES, start=1):
             columns = {
@@ -89,16 +88,16 @@ class TwinRun:
     @torch.no_grad()
     def _distances(self) -> Tensor:
         """‖f(x) − f̃(x)‖/‖f(x)‖ on the probe batch, (modes, seeds)."""
-        x = self.learner.images[: self.config.probe]
-        outputs = self.learner.forward(self.learner.parameters, x.expand(self.learner.members, *x.shape))
+        x = self.trainer.images[: self.config.probe]
+        outputs = self.trainer.forward(self.trainer.parameters, x.expand(self.trainer.members, *x.shape))
         groups = outputs.unflatten(0, (1 + len(MODES), len(self.seeds))).flatten(2)
         return ((groups[1:] - groups[0]).norm(dim=2) / groups[0].norm(dim=1)).double().cpu()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"done": self.done, "learner": self.learner.state_dict(), "radii": dict(self.coupling.radii)}
+        return {"done": self.done, "learner": self.trainer.state_dict(), "radii": dict(self.coupling.radii)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
+        self.trainer.load_state_dict(state["learner"])
         for name, radius in state["radii"].items():
             self.coupling.radii[name].copy_(radius)
         self.done = state["done"]

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.experiment import Experiment, Tuning
-from nap.lab.loops.population.arms import LAYER_NORM, METHODS, Strengths
 from nap.lab.loops.population.settings import (
+    LAYER_NORM,
+    METHODS,
     Network,
     Projected,
     StreamKind,
+    Strengths,
     TaskChanges,
     Tasks,
 )

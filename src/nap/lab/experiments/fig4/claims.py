@@ -13,7 +13,7 @@ from nap.lab.claims.claim import Claim, Evidence, Region, apart
 from nap.lab.claims.effects import CHANCE, NOTHING, RAPID, TENTH, at_least, decide, every, skill_of
 from nap.lab.claims.samples import Samples, Series, stacked, together
 from nap.lab.experiments.fig4 import layer_norm_with
-from nap.lab.loops.population.arms import METHODS
+from nap.lab.loops.population.settings import METHODS
 
 BEST = ("L2 Init", "ReDo")
 OTHERS = tuple(method for method in METHODS if method not in BEST)

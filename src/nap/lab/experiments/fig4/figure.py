@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from nap.lab.experiments.fig4 import layer_norm_with
-from nap.lab.loops.population.arms import LAYER_NORM
+from nap.lab.loops.population.settings import LAYER_NORM
 from nap.lab.report.panels import Figure, Measure, Panel, arms_of, panel, share_limits
 from nap.lab.report.style import (
     BLACK,

@@ -14,7 +14,7 @@ from nap.lab.experiments.fig5_sequential import (
     Fig5SequentialConfig,
 )
 from nap.lab.loops.rainbow.games import BUILT_IN
-from nap.lab.loops.rainbow.settings import AgentRun, Changes, Variant
+from nap.lab.loops.rainbow.settings import AgentRun, Changes, RainbowArm
 
 
 def runs(config: Fig5SequentialConfig, experiment: str = "fig5-sequential") -> list[Run]:
@@ -30,7 +30,7 @@ def runs(config: Fig5SequentialConfig, experiment: str = "fig5-sequential") -> l
 
 
 def _run(
-    experiment: str, config: Fig5SequentialConfig, variant: Variant, games: tuple[str, ...], seeds: range
+    experiment: str, config: Fig5SequentialConfig, variant: RainbowArm, games: tuple[str, ...], seeds: range
 ) -> Run:
     changes = Changes(config.new_replay, config.new_target)
     tags: dict[str, Any] = {"experiment": experiment}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.experiment import Experiment, Tuning, arm_names
-from nap.lab.loops.language.arms import (
+from nap.lab.loops.language.settings import (
     BASELINE,
     NAP,
     NAP_NO_SCALE,
@@ -14,8 +14,11 @@ from nap.lab.loops.language.arms import (
     NORM_ONLY,
     NORM_ONLY_RMS,
     PROJECTION_ONLY,
+    CopyingConfig,
+    StringTraining,
+    TransformerConfig,
+    parse_form,
 )
-from nap.lab.loops.language.settings import CopyingConfig, StringTraining, TransformerConfig, parse_form
 from nap.validation import check_range as check
 
 ARMS = (BASELINE, PROJECTION_ONLY, NORM_ONLY, NAP, NAP_NO_SCALE, NORM_ONLY_RMS, NAP_RMS)

@@ -10,9 +10,8 @@ from nap.lab.experiments.common.runs import arm_run, at_task_changes
 from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.revival import NORMS, RevivalConfig
 from nap.lab.loops.population import diagnostics
-from nap.lab.loops.population.arms import Arm
-from nap.lab.loops.population.continual import ContinualWork, Row
-from nap.lab.loops.population.settings import OptimizerState, continual
+from nap.lab.loops.population.continual_run import ContinualWork, Row
+from nap.lab.loops.population.settings import Arm, OptimizerState, continual
 
 
 class RevivalRun(ContinualWork):
@@ -23,7 +22,7 @@ class RevivalRun(ContinualWork):
     def step(self) -> list[Row]:
         task, epoch = self.task, self.done % self.settings.epochs
         super().step()
-        before, now = self._dead, diagnostics.dead_masks(self.learner, self.learner.inputs(self.probe)).cpu()
+        before, now = self._dead, diagnostics.dead_masks(self.trainer, self.trainer.inputs(self.probe)).cpu()
         before = now if before is None else before
         self._dead = now
         numbers = {
@@ -33,7 +32,7 @@ class RevivalRun(ContinualWork):
             "accuracy": self._tallies[-1].accuracy,
         }
         lists = {name: value.tolist() for name, value in numbers.items()}
-        steps = self.learner.steps_per_epoch
+        steps = self.trainer.steps_per_epoch
         common = {"step": self.done * steps, "step_in_task": (epoch + 1) * steps}
         return [
             {"arm": self.arm.name, **self.tags, "seed": seed, "task": task, **common}

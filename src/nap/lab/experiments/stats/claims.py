@@ -13,7 +13,7 @@ from nap.lab.claims.claim import Claim, Evidence, Region, apart
 from nap.lab.claims.effects import CONSTANT, GROWS, decide, every, growth, ratio
 from nap.lab.claims.samples import Samples, together
 from nap.lab.experiments.fig4.claims import APART
-from nap.lab.loops.population.arms import METHODS
+from nap.lab.loops.population.settings import METHODS
 
 FIGURE = "Figure of Appendix C.2"
 

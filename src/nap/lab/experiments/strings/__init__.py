@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.experiment import Experiment, Tuning, arm_names
-from nap.lab.loops.language.arms import (
+from nap.lab.loops.language.settings import (
     BASELINE,
     NAP,
     NAP_NO_SCALE,
     NAP_RMS,
     NORM_ONLY,
     NORM_ONLY_RMS,
+    MemorizationConfig,
 )
-from nap.lab.loops.language.settings import MemorizationConfig
 from nap.lab.loops.population.settings import TaskChanges
 from nap.validation import check_range as check
 

@@ -9,10 +9,11 @@ from nap.lab.experiments.strings import (
     ARMS,
     StringsConfig,
 )
-from nap.lab.loops.language.arms import (
+from nap.lab.loops.language.settings import (
+    MemorizationConfig,
+    MemorizationRunConfig,
     with_weight_decay,
 )
-from nap.lab.loops.language.settings import MemorizationConfig, MemorizationRunConfig
 from nap.lab.loops.language.string_run import MemorizationWork
 
 

@@ -6,8 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from nap.lab.experiments.experiment import Experiment, Tuning, arm_names
-from nap.lab.loops.language.arms import BASELINE, NAP, NAP_RMS, NORM_ONLY, NORM_ONLY_RMS
-from nap.lab.loops.language.settings import LanguageModelConfig
+from nap.lab.loops.language.settings import (
+    BASELINE,
+    NAP,
+    NAP_RMS,
+    NORM_ONLY,
+    NORM_ONLY_RMS,
+    LanguageModelConfig,
+)
 
 ARMS = (BASELINE, NORM_ONLY, NAP, NORM_ONLY_RMS, NAP_RMS)
 if TYPE_CHECKING:

@@ -104,13 +104,13 @@ class LanguageModelWork:
         last, due = next_chunk(self.done, s.steps, eval_every=s.eval_every)
         for step in range(self.done, last):
             batch = self.train.batch(self.run.seed, step, s.batch_size).to(self.device)
-            self.trainer.step(*batch.chunk(s.grad_accum_steps))
-        self.trainer.watch.check()
+            self.trainer.update(*batch.chunk(s.grad_accum_steps))
+        self.trainer.monitor.check()
         self.done = last
         if last < due:
             return []
         common = self.run.row() | {"step": last}
-        row = common | self.trainer.read() | self.trainer.numbers() | self._validation()
+        row = common | self.trainer.read() | self.trainer.norms_and_rates() | self._validation()
         rows = [row | {"learning_rate": s.rate(last - 1)}]
         return rows if last < self.total else rows + self._evaluation(common)
 

@@ -109,8 +109,8 @@ class StringWork(ABC):
             if step // per_epoch != epoch:
                 epoch = step // per_epoch
                 index = batches(self.run.seed, task, epoch, count=len(data), batch_size=size).to(self.device)
-            self.trainer.step(data[index[step % per_epoch]])
-        means = self.trainer.read() | self.trainer.numbers()
+            self.trainer.update(data[index[step % per_epoch]])
+        means = self.trainer.read() | self.trainer.norms_and_rates()
         self.done += 1
         return [self.run.row() | row for row in self.rows(task, last, means)]
 

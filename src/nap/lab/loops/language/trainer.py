@@ -16,8 +16,7 @@ import nap
 from nap.lab.loops.common.nonfinite import UpdateMonitor
 from nap.lab.loops.common.optimizer import FOLLOWED, norms_and_rates
 from nap.lab.loops.common.parallel import Single
-from nap.lab.loops.language.arms import TransformerArm
-from nap.lab.loops.language.settings import TransformerConfig
+from nap.lab.loops.language.settings import TransformerArm, TransformerConfig
 from nap.lab.models.transformer import Transformer
 from nap.projection.misuse import MisuseWarning
 
@@ -63,8 +62,8 @@ class Trainer:
             {"params": [p for p in self.parameters if p.ndim < 2], "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=self._rate(0), fused=True)
-        self.watch = UpdateMonitor(list(by_name), device)
-        self.optimizer.found_inf = self.watch.broken  # type: ignore[attr-defined]
+        self.monitor = UpdateMonitor(list(by_name), device)
+        self.optimizer.found_inf = self.monitor.broken  # type: ignore[attr-defined]
         self._too_long = torch.ones((), device=device)  # gradients are divided by it
         if clip is not None:
             self.optimizer.grad_scale = self._too_long  # type: ignore[attr-defined]
@@ -76,7 +75,7 @@ class Trainer:
         self._since = 0
         self._loss = self.parallel.compile(self._train_loss) if compile_ else self._train_loss
 
-    def step(self, *strings: Tensor) -> None:
+    def update(self, *strings: Tensor) -> None:
         """An update on a batch of strings (B, L), whole or in equal chunks whose gradients accumulate.
 
         Accuracies are those before the update.
@@ -87,7 +86,7 @@ class Trainer:
         with torch.no_grad():
             loss, *accuracies = self.parallel.mean(torch.stack(losses).sum(0))
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            norm = self.watch.note_(loss, self.parallel.norms(gradients))
+            norm = self.monitor.note_(loss, self.parallel.norms(gradients))
             if self.clip is not None:
                 self._too_long.copy_((norm / self.clip).clamp(min=1))
             self._accuracies += torch.stack(accuracies)
@@ -154,13 +153,13 @@ class Trainer:
 
     def read(self) -> dict[str, float]:
         """Means over the updates since the last call; raises where one was not finite."""
-        self.watch.check()
+        self.monitor.check()
         shares = (self._accuracies / max(1, self._since)).tolist()
         self._accuracies.zero_()
         self._since = 0
-        return self.watch.read() | dict(zip(self.spans, shares, strict=True))
+        return self.monitor.read() | dict(zip(self.spans, shares, strict=True))
 
-    def numbers(self) -> dict[str, float]:
+    def norms_and_rates(self) -> dict[str, float]:
         """The parameter norm, and the geometric mean of the effective learning rates."""
         followed = [weight.name for weight in nap.weight_groups(self.model).of(*FOLLOWED)]
         return norms_and_rates(self.model, self.optimizer, followed)
@@ -178,7 +177,7 @@ class Trainer:
             },
             "optimizer": {**optimizer, "state": full},
             "projector": None if self.projector is None else self.projector.state_dict(),
-            "watch": self.watch.state_dict(),
+            "watch": self.monitor.state_dict(),
             "right": self._accuracies,  # their sum since the last reading
             "updates": self.updates,
             "since": self._since,
@@ -197,7 +196,7 @@ class Trainer:
         self.optimizer.load_state_dict({**state["optimizer"], "state": local})
         if self.projector is not None:
             self.projector.load_state_dict(state["projector"])
-        self.watch.load_state_dict(state["watch"])
+        self.monitor.load_state_dict(state["watch"])
         self._accuracies.copy_(state["right"])
         self.updates, self._since = state["updates"], state["since"]
 

@@ -10,8 +10,8 @@ from torch.func import functional_call, vmap
 
 import nap
 from nap import diagnostics
-from nap.lab.loops.population.learner import Learner, member_norms
 from nap.lab.loops.population.stacking import Stacked
+from nap.lab.loops.population.trainer import Trainer, member_norms
 from nap.rates.learning_rate import Update, effective_lr
 from nap.weights import WEIGHT_ROLES, Role
 
@@ -35,11 +35,11 @@ def of_body(parameters: Stacked) -> Stacked:
 
 
 @torch.no_grad()
-def unit_numbers(learner: Learner, x: Tensor) -> Numbers:
+def unit_numbers(trainer: Trainer, x: Tensor) -> Numbers:
     """Unused units and rank of the features that the head reads, on a probe batch (K, B, …)."""
 
     def features(parameters: Stacked, x: Tensor) -> Tensor:
-        return activations(learner.skeleton.get_submodule("body"), parameters, x)[-1]
+        return activations(trainer.skeleton.get_submodule("body"), parameters, x)[-1]
 
     measures: dict[str, Callable[[Tensor], Tensor]] = {
         "dead_units": lambda f: diagnostics.dead_units(f.relu()),  # a leaky unit below zero is linear, too
@@ -47,63 +47,63 @@ def unit_numbers(learner: Learner, x: Tensor) -> Numbers:
         "dormant_units": diagnostics.dormant_units,
         "feature_rank": diagnostics.feature_rank,
     }
-    of = vmap(features)(of_body(learner.parameters), x)
+    of = vmap(features)(of_body(trainer.parameters), x)
     return {name: vmap(measure)(of) for name, measure in measures.items()}
 
 
 @torch.no_grad()
-def dead_masks(learner: Learner, x: Tensor) -> Tensor:
+def dead_masks(trainer: Trainer, x: Tensor) -> Tensor:
     """Which units of all hidden layers are zero on all of a probe batch, (K, units); channels are units."""
 
     def masks(parameters: Stacked, x: Tensor) -> Tensor:
-        layers = activations(learner.skeleton.get_submodule("body"), parameters, x)
+        layers = activations(trainer.skeleton.get_submodule("body"), parameters, x)
         return torch.cat([(layer.transpose(0, 1).flatten(1) <= 0).all(1) for layer in layers])
 
-    return vmap(masks)(of_body(learner.parameters), x)
+    return vmap(masks)(of_body(trainer.parameters), x)
 
 
-def norm_numbers(learner: Learner) -> Numbers:
+def norm_numbers(trainer: Trainer) -> Numbers:
     """Norms of all parameters, and of the matrix-like weights; and the rate that these norms leave."""
-    table = nap.weight_groups(learner.skeleton)
-    weights = [learner.parameters[row.name] for row in table.of(*WEIGHT_ROLES)]
+    table = nap.weight_groups(trainer.skeleton)
+    weights = [trainer.parameters[row.name] for row in table.of(*WEIGHT_ROLES)]
     numbers = {
-        "parameter_norm": member_norms(list(learner.parameters.values())),
+        "parameter_norm": member_norms(list(trainer.parameters.values())),
         "weight_norm": member_norms(weights),
     }
     followed = [row.name for row in table.of(Role.SCALE_INVARIANT, Role.NORMALISED)]
     if followed:
-        update = Update.NORMALISED if learner.recipe.optimizer == "Adam" else Update.RAW
-        rate = torch.tensor(learner.recipe.learning_rate, dtype=torch.float64)
+        update = Update.NORMALISED if trainer.recipe.optimizer == "Adam" else Update.RAW
+        rate = torch.tensor(trainer.recipe.learning_rate, dtype=torch.float64)
         rates = [
             effective_lr(rate.to(norms), norms, update=update)
-            for norms in (member_norms([learner.parameters[name]]) for name in followed)
+            for norms in (member_norms([trainer.parameters[name]]) for name in followed)
         ]
         numbers["effective_rate"] = torch.stack(rates).log().mean(0).exp()
     return numbers
 
 
-def scale_drift(learner: Learner) -> Numbers:
+def scale_drift(trainer: Trainer) -> Numbers:
     """How far the norms' scales and offsets are from (1, 0), root mean square; nothing without norms."""
-    rows = nap.weight_groups(learner.skeleton).of(Role.AFFINE)
+    rows = nap.weight_groups(trainer.skeleton).of(Role.AFFINE)
     if not rows:
         return {}
-    moved = [learner.parameters[row.name] - learner.initial[row.name] for row in rows]
+    moved = [trainer.parameters[row.name] - trainer.initial[row.name] for row in rows]
     entries = sum(m[0].numel() for m in moved)
     return {"affine_drift": member_norms(moved) / entries**0.5}
 
 
-def jacobian_norms(learner: Learner, x: Tensor) -> Numbers:
+def jacobian_norms(trainer: Trainer, x: Tensor) -> Numbers:
     """Mean over a probe batch of ‖∂f(x)/∂x‖."""
 
     def one(parameters: Stacked, x: Tensor) -> Tensor:
-        return diagnostics.jacobian_norm(learner.skeleton, x, parameters=parameters)
+        return diagnostics.jacobian_norm(trainer.skeleton, x, parameters=parameters)
 
-    parameters = {name: p.detach() for name, p in learner.parameters.items()}
+    parameters = {name: p.detach() for name, p in trainer.parameters.items()}
     return {"jacobian_norm": vmap(one, chunk_size=1)(parameters, x)}  # all at once take gigabytes
 
 
-def gradient_norms(learner: Learner, x: Tensor, y: Tensor) -> Tensor:
+def gradient_norms(trainer: Trainer, x: Tensor, y: Tensor) -> Tensor:
     """‖∇ loss‖ of each member on a probe batch, without an update."""
-    losses, _ = learner.losses(learner.parameters, x, y)
-    gradients = torch.autograd.grad(losses.sum(), list(learner.parameters.values()))
+    losses, _ = trainer.losses(trainer.parameters, x, y)
+    gradients = torch.autograd.grad(losses.sum(), list(trainer.parameters.values()))
     return member_norms(gradients)

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from nap.lab.loops.common.cuda_graph import capture, compile_static
-from nap.lab.loops.rainbow.playing import greedy
+from nap.lab.loops.rainbow.evaluation import greedy
 from nap.lab.loops.rainbow.replay import Outcome, Replay
 from nap.lab.models.rainbow_net import RainbowNet
 

@@ -15,9 +15,9 @@ from nap.lab.loops.common.cuda_graph import capture, compile_static, on_streams
 from nap.lab.loops.common.nonfinite import UpdateMonitor
 from nap.lab.loops.common.optimizer import load_named_state_, named_state, reset_, state_tensors
 from nap.lab.loops.rainbow import c51
-from nap.lab.loops.rainbow.playing import greedy
+from nap.lab.loops.rainbow.evaluation import greedy
 from nap.lab.loops.rainbow.replay import Batch, Replay
-from nap.lab.loops.rainbow.settings import AgentConfig, Variant
+from nap.lab.loops.rainbow.settings import AgentConfig, RainbowArm
 from nap.lab.models.rainbow_net import RainbowNet, noise_of
 
 PRIORITY_LIMIT = 100.0
@@ -50,8 +50,10 @@ class Learner:
         )
         self._knobs: tuple[float, float] | None = None  # what these two were last set to
         self.generator = Generator(self.device)
-        self.watch = UpdateMonitor([name for name, _ in self.online.named_parameters()], self.device)
-        self.too_long = torch.ones((), dtype=torch.float32, device=self.device)  # gradients are divided by it
+        self.monitor = UpdateMonitor([name for name, _ in self.online.named_parameters()], self.device)
+        self.clip_factor = torch.ones(
+            (), dtype=torch.float32, device=self.device
+        )  # gradients are divided by it
         self.optimizer = self._adam()
         self.updates = 0
         cuda = self.device.type == "cuda"
@@ -126,7 +128,7 @@ class Learner:
     @torch.no_grad()
     def note_(self, loss: Tensor, norms: Tensor) -> None:
         """See the norms of all gradients before the update, and how much too long they are together."""
-        self.too_long.copy_((self.watch.note_(loss, norms) / self.settings.clip).clamp(min=1))
+        self.clip_factor.copy_((self.monitor.note_(loss, norms) / self.settings.clip).clamp(min=1))
 
     @torch.no_grad()
     def rank_(self, slots: Tensor, losses: Tensor) -> None:
@@ -145,7 +147,7 @@ class Learner:
             "target": {name: p.detach() for name, p in self.target.named_parameters()},
             "optimizer": named_state(self.optimizer, named),
             "updates": self.updates,
-            "watch": self.watch.state_dict(),
+            "watch": self.monitor.state_dict(),
         }
 
     @torch.no_grad()
@@ -157,7 +159,7 @@ class Learner:
         load_named_state_(self.optimizer, named, state["optimizer"])
         for name, parameter in self.target.named_parameters():
             parameter.copy_(state["target"][name])
-        self.watch.load_state_dict(state["watch"])
+        self.monitor.load_state_dict(state["watch"])
         self.updates = state["updates"]
 
     def _adam(self) -> torch.optim.Adam:
@@ -181,13 +183,13 @@ class Learner:
         with torch.no_grad():
             torch._foreach_copy_(self.parameters, before)
         reset_(optimizer)
-        optimizer.found_inf, optimizer.grad_scale = self.watch.broken, self.too_long  # type: ignore[attr-defined]
+        optimizer.found_inf, optimizer.grad_scale = self.monitor.broken, self.clip_factor  # type: ignore[attr-defined]
         return optimizer
 
     def _captured(self) -> Callable[[], None]:
         """An update as a graph; all is as before."""
         self.replay.mass.fill_(1.0)  # something to draw
-        own = [*self.parameters, *state_tensors(self.optimizer), self.too_long, *self.watch.tensors]
+        own = [*self.parameters, *state_tensors(self.optimizer), self.clip_factor, *self.monitor.tensors]
         update = capture(self._learn, [*own, *self.replay.small_tensors], [self.generator])
         self.replay.clear_()
         return update
@@ -223,7 +225,7 @@ class Built:
     joint_noise: bool = False  # noisy layers have one radius
 
 
-def build(variant: Variant, make: Callable[[], RainbowNet], example: torch.Tensor) -> Built:
+def build(variant: RainbowArm, make: Callable[[], RainbowNet], example: torch.Tensor) -> Built:
     """A network of this variant, fresh from the global random state. `example` is a batch of states."""
     net = make()
     if variant.norm:

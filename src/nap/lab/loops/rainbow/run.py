@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from nap.lab.loops.common.optimizer import reset_
-from nap.lab.loops.rainbow import measure
+from nap.lab.loops.rainbow import diagnostics
 from nap.lab.loops.rainbow.actor import Actor
+from nap.lab.loops.rainbow.evaluation import NUM_EVAL_ENVS, Scoreboard, deliver_, evaluate
 from nap.lab.loops.rainbow.games import Games, make
 from nap.lab.loops.rainbow.learner import Learner, build
-from nap.lab.loops.rainbow.playing import NUM_EVAL_ENVS, Scoreboard, deliver_, evaluate
 from nap.lab.loops.rainbow.replay import Replay
 from nap.lab.loops.rainbow.settings import AgentRun
 from nap.lab.models.rainbow_net import RainbowNet
@@ -29,7 +29,7 @@ WORTH_COMPILING = 50_000  # updates: compiling takes about 40 s, and saves about
 CHUNK_STEPS = 1024  # steps of all environments together, at most, between two checkpoints
 
 
-class RainbowRun:
+class RainbowWork:
     """The `Work` of one agent: `step` is a chunk of play; an interval, of one or more, ends in a row."""
 
     unit = "chunks"
@@ -149,7 +149,7 @@ class RainbowRun:
     def end_chunk(self) -> list[dict[str, Any]]:
         """The rows of an interval that is over; raises where an update was not finite."""
         visit, chunk = divmod(self.done, self.in_game)
-        self.learner.watch.check()
+        self.learner.monitor.check()
         self.done += 1
         interval, rest = divmod(chunk + 1, self.parts)
         return [] if rest else self._rows(visit, interval)
@@ -258,13 +258,13 @@ class RainbowRun:
             cycle = config.games[:visit].count(config.games[visit]) + 1
             place = {"visit": visit, "cycle": cycle, "frames_in_game": interval * per_interval}
             common = place | common  # a fresh agent's visit is the one its tags say
-        row = common | self.scores.read() | self.learner.watch.read()
+        row = common | self.scores.read() | self.learner.monitor.read()
         if config.settings.eval_frames:
             row |= {"training_score": row["score"]} | self._evaluated(visit, interval)
         row["learning_rate"] = self.learner.rate.item()
         if self.stored >= config.settings.min_replay_size:
-            row |= measure.numbers(self.learner, self.replay.sample(PROBE, self.learner.generator).states)
-        layers = [common | {"kind": "layer"} | layer for layer in measure.by_layer(self.learner)]
+            row |= diagnostics.numbers(self.learner, self.replay.sample(PROBE, self.learner.generator).states)
+        layers = [common | {"kind": "layer"} | layer for layer in diagnostics.by_layer(self.learner)]
         return [row, *layers]
 
 

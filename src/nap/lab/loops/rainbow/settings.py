@@ -17,7 +17,7 @@ FIRST_RATE, WARM_UP = 1e-8, 1000  # Appendix B.2: the cosine's warm-up
 
 
 @dataclass(frozen=True)
-class Variant:
+class RainbowArm:
     """One arm of the Rainbow experiments."""
 
     name: str
@@ -54,10 +54,10 @@ class Variant:
         return lambda update: value(update, peak)
 
 
-RAINBOW = Variant("Rainbow")
-LAYER_NORM = Variant("LayerNorm", norm=True)
-NAP = Variant("NaP", norm=True, project=True)
-NAP_LINEAR = Variant("NaP + schedule", norm=True, project=True, schedule="linear")
+RAINBOW = RainbowArm("Rainbow")
+LAYER_NORM = RainbowArm("LayerNorm", norm=True)
+NAP = RainbowArm("NaP", norm=True, project=True)
+NAP_LINEAR = RainbowArm("NaP + schedule", norm=True, project=True, schedule="linear")
 FOUR = (RAINBOW, LAYER_NORM, NAP, NAP_LINEAR)
 
 
@@ -135,7 +135,7 @@ class Changes:
 class AgentRun:
     """All that determines the rows of one agent, or of a few that differ in their seeds alone."""
 
-    variant: Variant
+    variant: RainbowArm
     settings: AgentConfig
     games: tuple[str, ...]  # played one after the other
     frames: int  # of each of them

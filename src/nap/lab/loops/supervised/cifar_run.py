@@ -10,11 +10,11 @@ from torch import Tensor
 from nap.lab.datasets.images import split
 from nap.lab.datasets.streams import batches
 from nap.lab.loops.common.work import NetworkRun, Row, seeded
-from nap.lab.loops.supervised.classifier import WORTH_COMPILING, build, learning_rates, vgg_factory
+from nap.lab.loops.supervised.cifar_trainer import CifarTrainer
 from nap.lab.loops.supervised.random_crop import PaddedImages
 from nap.lab.loops.supervised.settings import CifarConfig
 from nap.lab.loops.supervised.stacked_trainer import StackedTrainer
-from nap.lab.loops.supervised.trainer import Trainer
+from nap.lab.loops.supervised.trainer import WORTH_COMPILING, build, learning_rates, vgg_factory
 from nap.lab.runner.work import NotFinite
 
 
@@ -67,18 +67,18 @@ class CifarWork:
         self._stack = StackedTrainer(self.trainers, graph=graph) if stack else None
 
     @property
-    def trainer(self) -> Trainer:
+    def trainer(self) -> CifarTrainer:
         """The first network's."""
         return self.trainers[0]
 
-    def _trainer(self, seed: int, **options: Any) -> Trainer:
+    def _trainer(self, seed: int, **options: Any) -> CifarTrainer:
         s: CifarConfig = self.run.settings
         example = self._images.center_crop(torch.arange(2, device=self.device)).cpu()
         with seeded(seed):
             make = vgg_factory(s, self._train.pixels.shape[1:], self._train.classes)
             model, projector = build(self.run.arm, make, example, over=s.norm_axes)
         model = model.to(self.device).to(memory_format=torch.channels_last)
-        return Trainer(model, projector, self._images, self._labels, s, **options)
+        return CifarTrainer(model, projector, self._images, self._labels, s, **options)
 
     def step(self) -> list[Row]:
         s: CifarConfig = self.run.settings

@@ -13,13 +13,6 @@ from torch import Tensor
 from nap.lab.datasets.imagenet import load_imagenet
 from nap.lab.loops.common.parallel import parallelism
 from nap.lab.loops.common.work import NetworkRun, Row, next_chunk, seeded
-from nap.lab.loops.supervised.classifier import (
-    WORTH_COMPILING,
-    Classifier,
-    build,
-    learning_rates,
-    resnet_factory,
-)
 from nap.lab.loops.supervised.loading import (
     Batch,
     EvalBatches,
@@ -31,6 +24,13 @@ from nap.lab.loops.supervised.loading import (
 )
 from nap.lab.loops.supervised.random_resized_crop import ResizedCrops
 from nap.lab.loops.supervised.settings import ImageNetConfig
+from nap.lab.loops.supervised.trainer import (
+    WORTH_COMPILING,
+    Trainer,
+    build,
+    learning_rates,
+    resnet_factory,
+)
 from nap.lab.loops.supervised.workers import check_room, worker_errors_explained
 from nap.lab.runner.distributed import current_group
 from nap.lab.runner.work import OtherInputs
@@ -106,7 +106,7 @@ class ImageNetWork:
         with seeded(run.seed):
             model, projector = build(run.arm, resnet_factory(s, data.train.classes), normalised(example))
         model = model.to(device).to(memory_format=torch.channels_last)
-        self.trainer = Classifier(
+        self.trainer = Trainer(
             model,
             projector,
             s,

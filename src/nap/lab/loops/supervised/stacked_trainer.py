@@ -19,9 +19,9 @@ from torch.func import functional_call, vmap
 
 from nap.lab.loops.common.cuda_graph import capture
 from nap.lab.loops.common.nonfinite import MonitorState, monitor_after
-from nap.lab.loops.supervised.classifier import Rates
+from nap.lab.loops.supervised.cifar_trainer import CifarTrainer
 from nap.lab.loops.supervised.stacked.convert import collect_statistics_, stackable
-from nap.lab.loops.supervised.trainer import Trainer
+from nap.lab.loops.supervised.trainer import Rates
 
 ALIGNED = 16  # numbers: each member begins at a multiple of so many, which wide reads require
 
@@ -30,13 +30,15 @@ class StackedTrainer:
     """Trains the networks of several trainers in one step from now on.
 
     The trainers must be alike in all but their seed, and learn from the same images. On CUDA the step is one
-    graph. Weights are updated by `nap.lab.loops.supervised.fused_sgd` where `Trainer` would do so, too.
+    graph. Weights are updated by `nap.lab.loops.supervised.fused_sgd` where `CifarTrainer` would do so, too.
 
     Args:
         backend: of `torch.compile`, without which norms over whole images cannot be stacked.
     """
 
-    def __init__(self, trainers: Sequence[Trainer], *, graph: bool | None = None, backend: str = "inductor"):
+    def __init__(
+        self, trainers: Sequence[CifarTrainer], *, graph: bool | None = None, backend: str = "inductor"
+    ):
         self.trainers = list(trainers)
         first = self.trainers[0]
         device = first.labels.device
@@ -71,7 +73,7 @@ class StackedTrainer:
     def train_epoch(
         self, orders: Sequence[Tensor], seeds: Sequence[int], rates: Rates, first_step: int
     ) -> None:
-        """Each member learns from the batches of its order, as in `Trainer.train_epoch`."""
+        """Each member learns from the batches of its order, as in `CifarTrainer.train_epoch`."""
         for trainer, order, seed in zip(self.trainers, orders, seeds, strict=True):
             trainer.load_epoch_(order, seed)
         self._position.zero_()

@@ -1,165 +1,245 @@
-"""An image classifier that learns from images on its device; on CUDA an update is one graph."""
+"""An image classifier: how it is built, one update of it, and the metrics since the last row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 import nap
-from nap.lab.loops.supervised.classifier import Classifier, Rates
-from nap.lab.loops.supervised.random_crop import PaddedImages
-from nap.lab.loops.supervised.settings import CifarConfig
+from nap.lab.loops.common.cuda_graph import capture
+from nap.lab.loops.common.nonfinite import UpdateMonitor
+from nap.lab.loops.common.optimizer import FOLLOWED, norms_and_rates, state_tensors
+from nap.lab.loops.common.parallel import Single
+from nap.lab.loops.supervised.settings import CifarConfig, ImageNetConfig, VisionArm
+from nap.lab.models.resnet import ResNetV2
+from nap.lab.models.vgg import vgg
 
-EVAL_BATCH = 1000  # images
+WORTH_COMPILING = 20_000  # updates of a run; a guess: it takes a minute or two and saves milliseconds
+Rates = Callable[[int], tuple[float, float]]  # of each update: of weights that a norm follows, and of others
 
 
-class Trainer(Classifier):
-    """A classifier and the images that it learns from.
+class Recipe(Protocol):
+    """The settings that an update depends on."""
+
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def decay_scales(self) -> bool: ...
+    @property
+    def label_smoothing(self) -> float: ...
+
+
+class Trainer:
+    """A model, SGD with Nesterov momentum, the projection after each step, and the metrics so far.
+
+    An update never waits for the device, so all of it can be captured as a CUDA graph.
 
     Args:
-        graph: each update is a replay of a CUDA graph; by default on CUDA.
-        fused: weights are updated by our own kernels (`nap.lab.loops.supervised.fused_sgd`), for products in
-            bfloat16 and SGD with momentum; by default where updates are replays and Triton is installed.
+        half: products in bfloat16.
+        parallel: over processes, each of which makes the same calls with its share of the images.
     """
 
     def __init__(
         self,
         model: nn.Module,
         projector: nap.Projector | None,
-        images: PaddedImages,
-        labels: Tensor,
-        settings: CifarConfig,
+        recipe: Recipe,
         *,
         half: bool = False,
         compile_: bool = False,
-        graph: bool | None = None,
-        fused: bool | None = None,
+        parallel: Single | None = None,
     ):
-        super().__init__(model, projector, settings, half=half, compile_=compile_)
-        self.images, self.labels = images, labels
-        device = labels.device
-        self.generator = torch.Generator(device)
-        steps_per_epoch = len(labels) // settings.batch_size
-        # of each update of an epoch: image numbers, labels, and tops, lefts and flips of the crops
-        self.batches = torch.zeros(steps_per_epoch, 5, settings.batch_size, dtype=torch.int64, device=device)
-        self._position = torch.zeros((), dtype=torch.int64, device=device)
-        self._graph = device.type == "cuda" if graph is None else graph
-        self._step: Callable[[], None] | None = None
-        if compile_:
-            self._record_ = torch.compile(self._record_, dynamic=False)  # type: ignore[method-assign]
-        able = half and settings.momentum > 0
-        if fused and not able:
-            raise ValueError("fused updates are for bfloat16 and SGD with momentum: leave fused out")
-        wanted = self._graph if fused is None else fused
-        self._fused_sgd = self._make_fused_sgd(required=bool(fused)) if able and wanted else None
+        self.model, self.projector, self.recipe, self.half = model, projector, recipe, half
+        self.parallel = parallel or Single()
+        self.net = self.parallel.wrap(model, compile_=compile_)  # the model, as it is called in training
+        named = dict(model.named_parameters())
+        self.parameters = list(named.values())
+        device = self.parameters[0].device
+        self.followed = [weight.name for weight in nap.weight_groups(model).of(*FOLLOWED)]
+        self.rates = torch.zeros((), device=device), torch.zeros((), device=device)
+        rest = [p for name, p in named.items() if name not in self.followed]
+        (of_followed, of_rest), decay = self.rates, recipe.weight_decay
+        vector_decay = decay * recipe.decay_scales
+        groups: list[dict[str, Any]] = [
+            {"params": [named[name] for name in self.followed], "lr": of_followed, "weight_decay": decay},
+            {"params": [p for p in rest if p.ndim >= 2], "lr": of_rest, "weight_decay": decay},
+            {"params": [p for p in rest if p.ndim < 2], "lr": of_rest, "weight_decay": vector_decay},
+        ]
+        self.optimizer = torch.optim.SGD(
+            [group for group in groups if group["params"]],
+            momentum=recipe.momentum,
+            nesterov=recipe.momentum > 0,
+            fused=True,
+        )
+        if recipe.momentum > 0:
+            for parameter in self.parameters:  # they must exist before a graph is captured
+                self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        self.monitor = UpdateMonitor(list(named), device)
+        self.optimizer.found_inf = self.monitor.broken  # type: ignore[attr-defined]
+        self._loss = self.parallel.compile(self._training_loss) if compile_ else self._training_loss
+        self.num_correct = torch.zeros((), dtype=torch.int64, device=device)
 
-    def _make_fused_sgd(self, *, required: bool) -> Any:
-        """The fused optimizer; None where Triton is not installed, unless it is required."""
-        try:
-            from nap.lab.loops.supervised.fused_sgd import FusedSGD
-        except ImportError:  # it comes with the CUDA builds of torch only
-            if required:
-                raise
-            return None
-        return FusedSGD([self.optimizer], self.parameters, self.radii(), self.monitor.broken)
+    def set_rates_(self, followed: float, others: float) -> None:
+        """Set the learning rates of weights that a norm follows, and of all others."""
+        for rate, value in zip(self.rates, (followed, others), strict=True):
+            rate.fill_(value)
 
-    def radii(self) -> dict[int, Tensor]:
-        """The norms that weights are kept at, by position among the parameters."""
-        if self.projector is None:
-            return {}
-        state = self.projector.state_dict()
-        supported = {"every": 1, "per": "tensor", "affine": "free"}
-        if state["settings"] != state["settings"] | supported:
-            raise ValueError(f"fused updates project as {supported} says, not as {state['settings']}")
-        names = [name for name, _ in self.model.named_parameters()]
-        device = self.num_correct.device
-        return {names.index(name): radius.to(device) for name, radius in state["radii"].items()}
+    def update(self, *batch: Tensor) -> None:
+        """Learn from this process's share of a batch, at the rates that were set."""
+        loss, correct = self._loss(*batch)
+        norms = self._backward(loss)
+        with torch.no_grad():
+            self._record_(self.parallel.mean(loss.detach()), self.parallel.sum(correct), norms)
+        self._apply_update_()
 
-    def load_epoch_(self, order: Tensor, seed: int) -> None:
-        """Set the batches of `order` (steps, batch), with crops drawn from `seed`."""
-        self.generator.manual_seed(seed)
-        crops = self.images.sample(order.shape, self.generator)
-        self.batches[: len(order)].copy_(torch.stack([order, self.labels[order], *crops], 1))
-        self._position.zero_()
+    def captured(self, step: Callable[[], None], *more: Tensor) -> Callable[[], None]:
+        """`step`, which makes an update, as a CUDA graph; all that it changes, `more` too, is restored here.
 
-    def train_epoch(self, order: Tensor, seed: int, rates: Rates, first_step: int) -> None:
-        """Learn from the batches of `order` (steps, batch), the first of which is update `first_step`.
-
-        What is random is drawn from `seed`.
+        Capture it anew after `load_state_dict`: the projector has other radii then.
         """
-        self.model.train()
-        self.load_epoch_(order, seed)
-        if self._step is None:
-            self._step = self._capture() if self._graph else self._next_update
-        current, device = None, self.labels.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(-1 - seed)  # for dropout, which must not look like the crops
-            for step in range(len(order)):
-                if current != (current := rates(first_step + step)):
-                    self.set_rates_(*current)
-                self._step()
+        return capture(step, [*self.changing(), *more])
 
-    def evaluate_images(self, images: PaddedImages, labels: Tensor) -> dict[str, float]:
-        """Loss and accuracy on images as they are."""
+    def changing(self) -> list[Tensor]:
+        """All tensors that an update changes."""
+        moments = state_tensors(self.optimizer)
+        return [*self.parameters, *moments, *self.model.buffers(), *self.monitor.tensors, self.num_correct]
 
-        def batches() -> Iterator[tuple[Tensor, Tensor]]:
-            for index in torch.arange(len(labels), device=labels.device).split(EVAL_BATCH):
-                yield images.center_crop(index), labels[index]
+    def _training_loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return self._loss_and_correct(self.net, images, labels, self.recipe.label_smoothing)
 
-        return self.evaluate(batches())
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        if self._fused_sgd is not None:
-            self._fused_sgd.refresh_(self.radii())
-        else:
-            self._step = None  # the projector now has other radii than those that a graph reads
-
-    def _next_update(self) -> None:
-        self.update(self.batches, self._position)
-
-    def _training_loss(self, batches: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        net: Callable[[Tensor], Tensor] = self.net
-        if self._fused_sgd is not None:
-            names = dict(self.model.named_parameters())
-            net = partial(functional_call, self.model, dict(zip(names, self._fused_sgd.leaves, strict=True)))
-        return self.loss_at(net, batches, position)
-
-    def loss_at(
-        self, net: Callable[[Tensor], Tensor], batches: Tensor, position: Tensor
+    def _loss_and_correct(
+        self, net: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        """Loss and number of correct predictions on the batch at `position`."""
-        index, labels, *crops = batches.index_select(0, position.view(1)).squeeze(0)
-        images = self.images.random_crop(index, torch.stack(crops))
-        return self._loss_and_correct(net, images, labels, self.recipe.label_smoothing)
+        """Mean cross-entropy, and the number of correct predictions."""
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.half):
+            logits = net(images).float()
+        loss = F.cross_entropy(logits, labels, label_smoothing=label_smoothing)
+        return loss, (logits.argmax(-1) == labels).sum()
 
     def _backward(self, loss: Tensor) -> Tensor:
-        if self._fused_sgd is None:
-            return super()._backward(loss)
-        gradients = torch.autograd.grad(loss, self._fused_sgd.leaves)
-        norms: Tensor = self._fused_sgd.gradient_norms(gradients)
-        return norms
+        """Compute the gradients; the norm of each."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        with torch.no_grad():
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            return torch.stack(torch._foreach_norm(gradients))
 
     def _record_(self, loss: Tensor, correct: Tensor, norms: Tensor) -> None:
-        super()._record_(loss, correct, norms)
-        # a capture makes a few updates, even if an epoch has fewer
-        self._position.copy_((self._position + 1) % len(self.batches))
+        """Record an update before it is made."""
+        self.monitor.note_(loss, norms)
+        self.num_correct += correct
 
     def _apply_update_(self) -> None:
-        if self._fused_sgd is None:
-            super()._apply_update_()
-        else:
-            self._fused_sgd.step_()
+        self.optimizer.step()
+        if self.projector is not None:
+            self.projector.project_()  # by hand: an attached one counts steps, which a graph would lose
 
-    def _capture(self) -> Callable[[], None]:
-        """The update as a graph."""
-        copies = [] if self._fused_sgd is None else self._fused_sgd.copies.values()
-        replay = self.captured(self._next_update, self._position, *copies)
-        if self._fused_sgd is not None:
-            self._fused_sgd.upload_addresses_()
-        return replay
+    @torch.no_grad()
+    def evaluate(self, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
+        """Loss, without label smoothing, and accuracy on batches of images and labels.
+
+        Several processes evaluate different images, and each gets the numbers of all.
+        """
+        self.model.eval()
+        self.parallel.broadcast_buffers_(self.model)
+        sums = torch.zeros(3, dtype=torch.float64, device=self.num_correct.device)  # loss, correct, images
+        for images, labels in batches:
+            loss, correct = self._loss_and_correct(self.model, images, labels, 0.0)
+            sums[0] += loss * len(labels)
+            sums[1] += correct
+            sums[2] += len(labels)
+        loss_sum, num_correct, count = self.parallel.sum(sums).tolist()
+        return {"test_loss": loss_sum / count, "test_accuracy": num_correct / count}
+
+    def read(self, images: int) -> dict[str, float]:
+        """Means over the updates since the last call, on so many images; raises if one was not finite."""
+        self.monitor.check()
+        accuracy = self.num_correct.item() / max(1, images)
+        self.num_correct.zero_()
+        return self.monitor.read() | {"accuracy": accuracy}
+
+    def norms_and_rates(self) -> dict[str, float]:
+        """The norm of all parameters and the mean effective rate."""
+        return norms_and_rates(self.model, self.optimizer, self.followed)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "momentum": [self.optimizer.state[p].get("momentum_buffer") for p in self.parameters],
+            "projector": None if self.projector is None else self.projector.state_dict(),
+            "watch": self.monitor.state_dict(),
+            "right": self.num_correct,
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        own = self.model.state_dict()
+        if differing := sorted(own.keys() ^ state["model"].keys()):
+            raise ValueError(f"this state is of another network: one of the two has no {differing[0]}")
+        for name, tensor in own.items():  # in place: a captured graph reads these tensors
+            tensor.copy_(state["model"][name])
+        for parameter, momentum in zip(self.parameters, state["momentum"], strict=True):
+            if momentum is not None:
+                self.optimizer.state[parameter]["momentum_buffer"].copy_(momentum)
+        if self.projector is not None:
+            self.projector.load_state_dict(state["projector"])
+        self.monitor.load_state_dict(state["watch"])
+        self.num_correct.copy_(state["right"])
+
+
+EPS = 1e-5  # absolute: as fast as a norm written by hand, and weights on their sphere never come near it
+
+
+def vgg_factory(config: CifarConfig, shape: Sequence[int], classes: int) -> Callable[[], nn.Module]:
+    """Builds a network of these settings for images of `shape` (C, H, W) at each call."""
+    return lambda: vgg(
+        shape,
+        classes,
+        channels=config.channels,
+        global_pool=config.global_pool,
+        hidden=config.hidden,
+        batch_norm=config.batch_norm,
+        dropout=config.dropout,
+        init_std_scale=config.init_std_scale,
+        weight_norm=config.weight_norm,
+    )
+
+
+def resnet_factory(config: ImageNetConfig, classes: int) -> Callable[[], nn.Module]:
+    """Builds a network of these settings at each call."""
+    return lambda: ResNetV2(
+        3, classes, blocks=config.blocks, width=config.width, small_stem=config.small_stem
+    )
+
+
+def build(
+    arm: VisionArm, make: Callable[[], nn.Module], images: Tensor, **options: Any
+) -> tuple[Any, nap.Projector | None]:
+    """A new network of this arm, drawn from the global random state, and its projector.
+
+    `options` are further options of `nap.normalize_`.
+    """
+    model = make()
+    if arm.norm:
+        # on sums, so that each BatchNorm has one to join
+        nap.normalize_(model, images, eps=EPS, residual="sum", **options)
+        nap.fuse_batch_norms_(model, images)
+    if not arm.project:
+        return model, None
+    return model, nap.Projector(model, output=arm.output, branches=arm.branches)
+
+
+def learning_rates(arm: VisionArm, planned: Callable[[int], float], steps: int, recipe: Recipe) -> Rates:
+    """The learning rates of each of `steps` updates; `planned` are those of the settings."""
+    if not arm.translated:
+        return lambda step: (planned(step), planned(step))
+    translated = nap.schedules.weight_decay_rates(
+        map(planned, range(steps)), recipe.weight_decay, momentum=recipe.momentum
+    ).tolist()
+    return lambda step: (translated[step], planned(step))

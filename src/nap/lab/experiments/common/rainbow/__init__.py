@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from nap.lab.loops.rainbow.atari import GAMES
 from nap.lab.loops.rainbow.games import BUILT_IN
-from nap.lab.loops.rainbow.settings import AgentConfig, Variant
+from nap.lab.loops.rainbow.settings import AgentConfig, RainbowArm
 from nap.validation import check_range as check
 
 EVERY_THIRD = GAMES[::3]  # in the order of the alphabet, as in the paper's appendix on learning rates
@@ -55,7 +55,7 @@ class RainbowConfig(AgentConfig):
         starts = range(self.first_seed, end, self.seeds_per_run)
         return [range(start, min(start + self.seeds_per_run, end)) for start in starts]
 
-    def adapted(self, variant: Variant) -> Variant:
+    def adapted(self, variant: RainbowArm) -> RainbowArm:
         """The variant with these settings' policy for noise and end of schedules, as it needs them."""
         if variant.project:
             variant = replace(variant, noise=self.noise)

@@ -13,13 +13,13 @@ from nap.lab.experiments.common.runs import named_seeds
 from nap.lab.experiments.experiment import Run
 from nap.lab.loops.rainbow.atari import GAMES
 from nap.lab.loops.rainbow.games import BUILT_IN, MINATAR, require_known
-from nap.lab.loops.rainbow.run import RainbowRun
-from nap.lab.loops.rainbow.settings import AgentRun, Variant
-from nap.lab.loops.rainbow.stacked.run import StackedRun
+from nap.lab.loops.rainbow.run import RainbowWork
+from nap.lab.loops.rainbow.settings import AgentRun, RainbowArm
+from nap.lab.loops.rainbow.stacked.run import StackedRainbowWork
 
 
 def single_runs(
-    experiment: str, config: RainbowConfig, games: Iterable[str], variants: Sequence[Variant]
+    experiment: str, config: RainbowConfig, games: Iterable[str], variants: Sequence[RainbowArm]
 ) -> list[Run]:
     """A run for each game, variant and seed, or a few seeds; of games that are only tried, one agent."""
     games = tuple(games)
@@ -33,7 +33,7 @@ def single_runs(
 
 
 def _single(
-    experiment: str, config: RainbowConfig, game: str, variant: Variant, seeds: range, one_rate: bool
+    experiment: str, config: RainbowConfig, game: str, variant: RainbowArm, seeds: range, one_rate: bool
 ) -> Run:
     tags: dict[str, Any] = {"experiment": experiment}
     if variant.schedule == "linear":
@@ -57,8 +57,8 @@ def agent_run(name: str, agent: AgentRun, group: str = "", *, decides: bool = Tr
     for game in set(agent.games) - {*BUILT_IN, *MINATAR, *GAMES}:
         require_known(game)
 
-    def start(device: torch.device) -> RainbowRun | StackedRun:
+    def start(device: torch.device) -> RainbowWork | StackedRainbowWork:
         agents = agent.agents()
-        return RainbowRun(agent, device) if len(agents) == 1 else StackedRun(agents, device)
+        return RainbowWork(agent, device) if len(agents) == 1 else StackedRainbowWork(agents, device)
 
     return Run(f"{slug(name)}-{named_seeds(agent.seeds)}", agent, start, group=slug(group), decides=decides)

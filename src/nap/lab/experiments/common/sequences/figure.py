@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nap.lab.loops.language.arms import (
+from nap.lab.loops.language.settings import (
     BASELINE,
     NAP,
     NAP_NO_SCALE,

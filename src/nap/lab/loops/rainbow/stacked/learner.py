@@ -43,15 +43,15 @@ class StackedLearner:
         self.blocks = Blocks(dict(first.online.named_parameters()), self.net.groups, agents)
         memories = (self.blocks.new() for _ in range(5))
         self.weights, self.gradients, self.target, self.mean, self.square = memories
-        self.steps = first.watch.broken.new_zeros(agents)  # Adam's count of each agent
+        self.steps = first.monitor.broken.new_zeros(agents)  # Adam's count of each agent
         for k, learner in enumerate(learners):
             self._adopt_(k, learner)
         self.rates = share_([learner.rate for learner in learners])
         self.importance_exponents = share_([learner.importance_exponent for learner in learners])
         self.monitor = MonitorState(
-            *(share_(tensors) for tensors in zip(*(x.watch.tensors for x in learners), strict=True))
+            *(share_(tensors) for tensors in zip(*(x.monitor.tensors for x in learners), strict=True))
         )
-        self.clip_factors = share_([learner.too_long for learner in learners])
+        self.clip_factors = share_([learner.clip_factor for learner in learners])
         self.radii = Radii(learners, self.blocks)
         self._weight_decay = self._of_weight_decay()
         watched_names = [name for name, _ in first.online.named_parameters()]

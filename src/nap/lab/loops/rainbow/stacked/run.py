@@ -16,7 +16,7 @@ from torch import Tensor
 from nap.lab.loops.common.cuda_graph import capture, compile_static
 from nap.lab.loops.rainbow.actor import OnHost
 from nap.lab.loops.rainbow.replay import Outcome, Replay
-from nap.lab.loops.rainbow.run import WORTH_COMPILING, RainbowRun
+from nap.lab.loops.rainbow.run import WORTH_COMPILING, RainbowWork
 from nap.lab.loops.rainbow.settings import AgentRun
 from nap.lab.loops.rainbow.stacked.blocks import share_
 from nap.lab.loops.rainbow.stacked.learner import StackedLearner
@@ -26,7 +26,7 @@ from nap.lab.runner.work import NotFinite
 ALIKE = ("games", "frames", "intervals", "changes", "full_actions")  # what agents of a stack have in common
 
 
-class StackedRun:
+class StackedRainbowWork:
     """The `Work` of K agents, whose rows are those of K runs of one agent."""
 
     unit = "chunks"
@@ -51,9 +51,9 @@ class StackedRun:
             return memories[0].agent(len(self.runs))
 
         threads = threads or -(-cores() // len(configs))
-        self.runs: list[RainbowRun] = []
+        self.runs: list[RainbowWork] = []
         for config in configs:
-            run = RainbowRun(config, device, graph=False, compile_=False, threads=threads, memory=memory)
+            run = RainbowWork(config, device, graph=False, compile_=False, threads=threads, memory=memory)
             self.runs.append(run)
         (self.replay,) = memories
         first = self.runs[0]
@@ -112,7 +112,7 @@ class StackedActor:
 
     def __init__(
         self,
-        runs: Sequence[RainbowRun],
+        runs: Sequence[RainbowWork],
         learner: StackedLearner,
         *,
         graph: bool = False,

@@ -1,4 +1,4 @@
-"""A learner begins where it is told, tallies before it updates, and refuses updates that are not finite."""
+"""A trainer begins where it is told, tallies before it updates, and refuses updates that are not finite."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from nap.lab.datasets.streams import batches
-from nap.lab.loops.population.arms import NAP, NO_NORM, Arm
-from nap.lab.loops.population.continual import ContinualWork, Row
-from nap.lab.loops.population.learner import Learner, Recipe
+from nap.lab.loops.population.continual_run import ContinualWork, Row
+from nap.lab.loops.population.settings import NAP, NO_NORM, Arm
+from nap.lab.loops.population.trainer import Recipe, Trainer
 from nap.lab.runner import NotFinite, RunFolder, run_work
 from nap.methods import Method, Training
 from plain_loop import PlainLoop
@@ -36,23 +36,23 @@ SEEDS = [0, 1, 2]
 @pytest.mark.parametrize("name", ["no norm", "NaP + ReDo", "NaP + Langevin", "NaP, SGD"])
 def test_making_a_learner_leaves_no_trace(name: str) -> None:
     """It takes a trial step to make the optimizer's state."""
-    learner = continual(ARMS[name]).learner
-    assert_same_parameters(learner.parameters, learner.initial, 0.0)
-    for parameter in learner.parameters.values():
-        assert all((value == 0).all() for value in learner.optimizer.state[parameter].values())
-    assert learner.method.state_dict() in ({}, {"updates": 0})
+    trainer = continual(ARMS[name]).trainer
+    assert_same_parameters(trainer.parameters, trainer.initial, 0.0)
+    for parameter in trainer.parameters.values():
+        assert all((value == 0).all() for value in trainer.optimizer.state[parameter].values())
+    assert trainer.method.state_dict() in ({}, {"updates": 0})
 
 
 def test_accuracy_and_loss_are_of_the_network_before_each_update() -> None:
-    learner = continual(NO_NORM, learning_rate=1e3, batch_size=48).learner
+    trainer = continual(NO_NORM, learning_rate=1e3, batch_size=48).trainer
     index = torch.arange(48).expand(3, 1, -1)
-    learner.labels.copy_(DIGITS.labels.expand(3, -1))
+    trainer.labels.copy_(DIGITS.labels.expand(3, -1))
     with torch.no_grad():
-        losses, logits = learner.losses(learner.parameters, learner.inputs(index[:, 0]), learner.labels)
-    tally = learner.learn_epoch(index)
+        losses, logits = trainer.losses(trainer.parameters, trainer.inputs(index[:, 0]), trainer.labels)
+    tally = trainer.train_epoch(index)
     torch.testing.assert_close(tally.loss, losses)
-    assert torch.equal(tally.accuracy, (logits.argmax(2) == learner.labels).double().mean(1))
-    assert (learner.learn_epoch(index).loss > 100 * tally.loss).all()  # and the update was made
+    assert torch.equal(tally.accuracy, (logits.argmax(2) == trainer.labels).double().mean(1))
+    assert (trainer.train_epoch(index).loss > 100 * tally.loss).all()  # and the update was made
 
 
 def test_networks_of_other_shapes_compile_in_the_same_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_networks_of_other_shapes_compile_in_the_same_process(monkeypatch: pytes
     for channels in (4, 6), (6, 8):
         work = continual(NAP, network="cnn", channels=channels, strategy="batched", compiled=True)
         work.step()
-        assert work.learner.recipe.compiled
+        assert work.trainer.recipe.compiled
 
 
 def test_methods_see_the_step_s_own_batch() -> None:
@@ -75,19 +75,19 @@ def test_methods_see_the_step_s_own_batch() -> None:
             self.seen.append(inputs)
 
     run, witness = continual(NO_NORM), Witness()
-    images, recipe = run.learner.images, Recipe(1e-3)
-    learner = Learner(
-        run.learner.skeleton, run.learner.initial, images, recipe, method=witness, batch_size=16
+    images, recipe = run.trainer.images, Recipe(1e-3)
+    trainer = Trainer(
+        run.trainer.skeleton, run.trainer.initial, images, recipe, method=witness, batch_size=16
     )
     index = batches(SEEDS, 1, 0, count=len(images), batch_size=16)
-    learner.learn_epoch(index)
+    trainer.train_epoch(index)
     assert torch.equal(torch.stack(witness.seen, 1), images[index])
 
 
 def test_images_that_do_not_fill_a_batch_are_refused() -> None:
-    learner = continual(NO_NORM).learner
+    trainer = continual(NO_NORM).trainer
     with pytest.raises(ValueError, match="15 images do not fill a batch of 16"):
-        Learner(learner.skeleton, learner.initial, learner.images[:15], Recipe(1e-3), batch_size=16)
+        Trainer(trainer.skeleton, trainer.initial, trainer.images[:15], Recipe(1e-3), batch_size=16)
 
 
 def when_met(task: int, epoch: int) -> Tensor:
@@ -118,11 +118,11 @@ def test_a_bad_image_stops_all_members_before_the_update_that_it_would_spoil(nam
     image = an_image_met_first_by(1, step=1, task=1, epoch=1)
     notes = watched(run)
     run.step()
-    run.learner.images[image] = value
+    run.trainer.images[image] = value
     with pytest.raises(NotFinite, match=r"the loss of member 1 is not finite at step 5;"):
         run.step()
     assert run.done == 1
-    assert_same_parameters(run.learner.parameters, after_one_update_of_epoch(run, arm, notes), 1e-10)
+    assert_same_parameters(run.trainer.parameters, after_one_update_of_epoch(run, arm, notes), 1e-10)
 
 
 def after_one_update_of_epoch(run: ContinualWork, arm: Arm, notes: Any) -> dict[str, Tensor]:
@@ -142,16 +142,16 @@ def test_one_bad_member_stops_all_and_spoils_none(name: str) -> None:
     run = continual(ARMS[name])
     run.step()
     with torch.no_grad():
-        run.learner.parameters["head.bias"][2, 4] = torch.nan
-    before = copied(run.learner.parameters)
+        run.trainer.parameters["head.bias"][2, 4] = torch.nan
+    before = copied(run.trainer.parameters)
     memory = [
-        v.clone() for p in run.learner.parameters.values() for v in run.learner.optimizer.state[p].values()
+        v.clone() for p in run.trainer.parameters.values() for v in run.trainer.optimizer.state[p].values()
     ]
     with pytest.raises(NotFinite, match=r"the loss of member 2 .* step 4;"):
         run.step()
-    for name, p in run.learner.parameters.items():
+    for name, p in run.trainer.parameters.items():
         torch.testing.assert_close(p.detach(), before[name], rtol=1e-15, atol=0, equal_nan=True)
-    after = [v for p in run.learner.parameters.values() for v in run.learner.optimizer.state[p].values()]
+    after = [v for p in run.trainer.parameters.values() for v in run.trainer.optimizer.state[p].values()]
     assert all(torch.equal(a, b) for a, b in zip(memory, after, strict=True))
 
 
@@ -159,7 +159,7 @@ def scaled_member_1(**factors: float) -> ContinualWork:
     """A run in float32 whose member 1 has some tensors multiplied."""
     run = continual(NO_NORM, dtype=torch.float32)
     for name, factor in factors.items():
-        run.learner.parameters[name.replace("_", ".")].data[1] *= factor
+        run.trainer.parameters[name.replace("_", ".")].data[1] *= factor
     return run
 
 
@@ -181,11 +181,11 @@ def test_a_finite_loss_is_not_blamed() -> None:
 def test_a_run_that_refused_can_take_up_an_earlier_state() -> None:
     expected = finished(continual(NAP))
     run = continual(NAP)
-    state, good = on_disk_and_back(run.state_dict()), run.learner.images[5].clone()
-    run.learner.images[5] = torch.nan
+    state, good = on_disk_and_back(run.state_dict()), run.trainer.images[5].clone()
+    run.trainer.images[5] = torch.nan
     with pytest.raises(NotFinite):
         run.step()
-    run.learner.images[5] = good
+    run.trainer.images[5] = good
     run.load_state_dict(state)
     assert finished(run) == expected
 
@@ -197,7 +197,7 @@ def test_a_refused_run_resumes_from_a_finite_checkpoint(tmp_path: Path) -> None:
 
     def spoil(work: Any) -> None:
         if work.done == 3:
-            work.learner.images[5] = torch.nan
+            work.trainer.images[5] = torch.nan
 
     with RunFolder.open(tmp_path, **about) as folder:
         with pytest.raises(NotFinite, match=r"step 1[0-2];"):

@@ -33,7 +33,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Tally:
+class EpochMeans:
     """Means over the steps of one or more epochs, one number a member; accuracy before each update."""
 
     accuracy: Tensor
@@ -51,7 +51,7 @@ class Projects(Protocol):
         """The part of it that puts weights back onto their spheres."""
 
 
-class Learner:
+class Trainer:
     """Stacked networks with their optimizer, method and projection, and the data they learn from.
 
     Members never see each other: each has its own labels, batches and random numbers, so a population
@@ -127,7 +127,7 @@ class Learner:
         each = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
         return each.view(y.shape).mean(1), logits
 
-    def learn_epoch(self, index: Tensor, *, steps_before: int = 0) -> Tally:
+    def train_epoch(self, index: Tensor, *, steps_before: int = 0) -> EpochMeans:
         """One pass over batches of `index` (K, steps, B). Stops before an update that is not finite."""
         self._index.copy_(index)
         self._position.zero_()
@@ -143,7 +143,7 @@ class Learner:
         if self.method.host_side and self.projector is not None:
             self.projector.project_weights_(self.parameters)  # it may have moved them in the last step
         means = (self._sums / self._steps).double().cpu()
-        return Tally(*means)
+        return EpochMeans(*means)
 
     @property
     def steps_per_epoch(self) -> int:

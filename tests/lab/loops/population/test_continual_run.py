@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nap.lab.loops.population.arms import FRESH, FRESH_NO_NORM, LAYER_NORM, NAP, RESCALED, Arm
-from nap.lab.loops.population.continual import ContinualWork
+from nap.lab.loops.population.continual_run import ContinualWork
+from nap.lab.loops.population.settings import FRESH, FRESH_NO_NORM, LAYER_NORM, NAP, RESCALED, Arm
 from nap.projection.sphere import norms_of
 from plain_loop import PlainLoop
 from tiny_runs import (
@@ -35,7 +35,7 @@ def assert_run_is_the_plain_loop(arm: Arm, **changes: Any) -> None:
     rows = finished(run)
     plain = PlainLoop(arm, run.settings, DIGITS, SEED, notes)
     assert_same_numbers(rows, plain.rows(), 1e-10)
-    ours = {name: p[0] for name, p in run.learner.parameters.items()}
+    ours = {name: p[0] for name, p in run.trainer.parameters.items()}
     assert_same_parameters(ours, dict(plain.model.named_parameters()), 1e-10)
 
 
@@ -74,7 +74,7 @@ def test_every_method_leaves_its_mark(name: str) -> None:
     runs = [continual(arm, seeds=[0]) for arm in (method, plain)]
     for run in runs:
         finished(run)
-    ours, theirs = (torch.cat([p.flatten() for p in run.learner.parameters.values()]) for run in runs)
+    ours, theirs = (torch.cat([p.flatten() for p in run.trainer.parameters.values()]) for run in runs)
     assert (ours - theirs).norm() > 1e-3 * theirs.norm()
 
 
@@ -106,10 +106,10 @@ def assert_weights_keep_their_first_norms(
     assert run.projector is not None
     assert ("head.weight" in run.projector.radii) == (arm.output == "project")
     for name, rho in run.projector.radii.items():
-        assert torch.equal(rho, norms_of(run.learner.initial[name], stacked=1))
+        assert torch.equal(rho, norms_of(run.trainer.initial[name], stacked=1))
     while run.done < run.total:
         run.step()
-        assert departures(run, run.learner.parameters).max() <= tolerance
+        assert departures(run, run.trainer.parameters).max() <= tolerance
 
 
 def test_rescaled_weights_are_back_at_their_first_norms_when_a_task_starts() -> None:
@@ -126,7 +126,7 @@ def test_without_projection_norms_grow() -> None:
     run = continual(LAYER_NORM)
     finished(run)
     for name in ("body.1.weight", "body.3.weight"):
-        assert (run.learner.parameters[name].norm() > 1.001 * run.learner.initial[name].norm()).all()
+        assert (run.trainer.parameters[name].norm() > 1.001 * run.trainer.initial[name].norm()).all()
 
 
 @pytest.mark.parametrize("arm", [FRESH, FRESH_NO_NORM], ids=lambda arm: arm.name)
@@ -136,7 +136,7 @@ def test_a_fresh_arm_starts_every_task_from_nothing_it_learnt(arm: Arm) -> None:
     for run in (slow, fast):
         finished(run)
     starts = notes[0].starts[::2]
-    assert_same_parameters(starts[0], slow.learner.initial, 0.0)
+    assert_same_parameters(starts[0], slow.trainer.initial, 0.0)
     for start, other in zip(starts, notes[1].starts[::2], strict=True):
         assert_same_parameters(start, other, 0.0)  # whatever was learnt before
         bound = start["body.1.weight"][0, 0].numel() ** -0.5
@@ -166,8 +166,8 @@ def test_pixels_change_with_the_task_and_labels_stay() -> None:
     notes, orders = watched(run), []
     while run.done < run.total:
         run.step()
-        assert run.learner.pixel_order is not None
-        orders.append(run.learner.pixel_order.clone())
+        assert run.trainer.pixel_order is not None
+        orders.append(run.trainer.pixel_order.clone())
     assert all(torch.equal(of_task, DIGITS.labels.expand(3, -1)) for of_task in notes.labels)
     assert torch.equal(orders[0], orders[1])
     assert (orders[0] != orders[2]).double().mean() > 0.9
@@ -185,7 +185,7 @@ def assert_resumes_after_any_epoch(arm: Arm, **changes: Any) -> None:
         run = continual(arm, dtype=torch.float32, **changes)
         run.load_state_dict(state)
     assert rows == expected
-    assert_same_parameters(run.learner.parameters, unbroken.learner.parameters, 0.0)
+    assert_same_parameters(run.trainer.parameters, unbroken.trainer.parameters, 0.0)
 
 
 @pytest.mark.parametrize("arm", ARMS.values(), ids=ARMS)
@@ -211,7 +211,7 @@ def test_radii_come_from_the_checkpoint_not_from_the_weights_of_the_day() -> Non
     resumed.load_state_dict(state)
     resumed.step()
     ratio = (
-        resumed.learner.parameters["body.1.weight"].norm() / run.learner.parameters["body.1.weight"].norm()
+        resumed.trainer.parameters["body.1.weight"].norm() / run.trainer.parameters["body.1.weight"].norm()
     )
     assert abs(ratio - 2) < 1e-12
 

@@ -19,10 +19,9 @@ from nap.lab.datasets.images import Images
 from nap.lab.datasets.streams import Stream, batches
 from nap.lab.loops.common.optimizer import reset_
 from nap.lab.loops.population import diagnostics
-from nap.lab.loops.population.arms import Arm, Strengths
-from nap.lab.loops.population.learner import Learner, Recipe, Tally
-from nap.lab.loops.population.settings import Continual, OneNetwork
+from nap.lab.loops.population.settings import Arm, Continual, OneNetwork, Strengths
 from nap.lab.loops.population.stacking import PopulationProjector, Strategy, build, initial_values
+from nap.lab.loops.population.trainer import EpochMeans, Recipe, Trainer
 from nap.lab.models.nets import cnn, mlp
 from nap.methods import L2, L2Init, Langevin, LeakyReLU, Method, ReDo, ShrinkAndPerturb
 
@@ -88,7 +87,7 @@ class ContinualWork:
             graph=on_cuda if graph is None else graph,
             compiled=pays if compiled is None else compiled,
         )
-        self.learner = Learner(
+        self.trainer = Trainer(
             skeleton,
             initial,
             images.to(device),
@@ -100,9 +99,9 @@ class ContinualWork:
         )
         self.probe = torch.arange(min(settings.probe, len(images)), device=device).expand(len(self.seeds), -1)
         self.total = settings.tasks * settings.epochs
-        self.steps_per_unit = self.learner.steps_per_epoch * len(self.seeds)
+        self.steps_per_unit = self.trainer.steps_per_epoch * len(self.seeds)
         self.done = 0
-        self._tallies: list[Tally] = []
+        self._tallies: list[EpochMeans] = []
         self._start: dict[str, Tensor] = {}
 
     @property
@@ -117,11 +116,11 @@ class ContinualWork:
             self._show(task)
             rows = self._initial_rows() if task == 1 else []
             self._change_task_(task)
-        for seed, generator in zip(self.seeds, self.learner.generators, strict=True):
+        for seed, generator in zip(self.seeds, self.trainer.generators, strict=True):
             generator.manual_seed(_number(_EPOCH, seed, task, epoch))
         size = self.settings.batch_size
         index = batches(self.seeds, task, epoch, count=len(self.data), batch_size=size)
-        tally = self.learner.learn_epoch(index, steps_before=self.done * self.learner.steps_per_epoch)
+        tally = self.trainer.train_epoch(index, steps_before=self.done * self.trainer.steps_per_epoch)
         self._tallies.append(tally)
         self.done += 1
         return rows + (self._rows(task) if epoch + 1 == self.settings.epochs else [])
@@ -129,15 +128,15 @@ class ContinualWork:
     def state_dict(self) -> dict[str, Any]:
         return {
             "done": self.done,
-            "learner": self.learner.state_dict(),
+            "learner": self.trainer.state_dict(),
             "tallies": [{name: value.clone() for name, value in vars(t).items()} for t in self._tallies],
             "start": dict(self._start),
             "radii": dict(self.projector.radii) if self.projector else {},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        self._tallies = [Tally(**tally) for tally in state["tallies"]]
+        self.trainer.load_state_dict(state["learner"])
+        self._tallies = [EpochMeans(**tally) for tally in state["tallies"]]
         self._start = state["start"]
         for name, radius in state["radii"].items():
             assert self.projector is not None
@@ -151,27 +150,27 @@ class ContinualWork:
         return initial_values(skeleton, self.make, seeds, device)
 
     def _show(self, task: int) -> None:
-        """Lays the task's labels, or order of pixels, before the learner."""
-        self.learner.labels.copy_(self.stream.labels(self.seeds, task, self.data))
+        """Lays the task's labels, or order of pixels, before the trainer."""
+        self.trainer.labels.copy_(self.stream.labels(self.seeds, task, self.data))
         order = self.stream.pixel_order(self.seeds, task, self.data)
-        if self.learner.pixel_order is not None and order is not None:
-            self.learner.pixel_order.copy_(order)
+        if self.trainer.pixel_order is not None and order is not None:
+            self.trainer.pixel_order.copy_(order)
 
     def _change_task_(self, task: int) -> None:
-        learner = self.learner
+        trainer = self.trainer
         self._tallies = []
         if task > 1:
-            for seed, generator in zip(self.seeds, learner.generators, strict=True):
+            for seed, generator in zip(self.seeds, trainer.generators, strict=True):
                 generator.manual_seed(_number(_CHANGE, seed, task))
-            learner.method.at_task_change_(learner.training)
+            trainer.method.at_task_change_(trainer.training)
             if self.projector is not None:
-                self.projector.project_(learner.parameters)
+                self.projector.project_(trainer.parameters)
             if self.arm.fresh:
-                learner.load_parameters_(self._initial(learner.skeleton, task, learner.images.device))
+                trainer.load_parameters_(self._initial(trainer.skeleton, task, trainer.images.device))
             if self._resets_optimizer:
-                reset_(learner.optimizer)
-        x, y = learner.inputs(self.probe), learner.labels.gather(1, self.probe)
-        self._start = {"start_gradient_norm": diagnostics.gradient_norms(learner, x, y).double().cpu()}
+                reset_(trainer.optimizer)
+        x, y = trainer.inputs(self.probe), trainer.labels.gather(1, self.probe)
+        self._start = {"start_gradient_norm": diagnostics.gradient_norms(trainer, x, y).double().cpu()}
 
     @property
     def _resets_optimizer(self) -> bool:
@@ -192,12 +191,12 @@ class ContinualWork:
         return self._labelled(task, learnt | self._start | self._diagnostics())
 
     def _diagnostics(self) -> dict[str, Tensor]:
-        learner, x = self.learner, self.learner.inputs(self.probe)
+        trainer, x = self.trainer, self.trainer.inputs(self.probe)
         numbers = {
-            **diagnostics.norm_numbers(learner),
-            **diagnostics.scale_drift(learner),
-            **diagnostics.jacobian_norms(learner, x[:, :128]),
-            **diagnostics.unit_numbers(learner, x),
+            **diagnostics.norm_numbers(trainer),
+            **diagnostics.scale_drift(trainer),
+            **diagnostics.jacobian_norms(trainer, x[:, :128]),
+            **diagnostics.unit_numbers(trainer, x),
         }
         if x.is_cuda:
             torch.cuda.empty_cache()  # training needs far less: leave the rest to processes beside this one
