@@ -41,7 +41,7 @@ def test_projection_shares_mass_between_neighbours(seed: int, atoms: int) -> Non
     p = torch.rand(5, atoms, generator=draws, dtype=torch.float64).softmax(1)
     rewards = 8 * torch.randn(5, generator=draws, dtype=torch.float64)
     discounts = torch.rand(5, generator=draws, dtype=torch.float64) * (torch.arange(5) > 0)
-    found = c51.projected(p, rewards, discounts, z)
+    found = c51.project_distribution(p, rewards, discounts, z)
     torch.testing.assert_close(found, slowly_projected(p, rewards, discounts, z), rtol=0, atol=1e-7)
     torch.testing.assert_close(found.sum(1), torch.ones(5, dtype=torch.float64))
     inside = (rewards.abs() + 10 * discounts) <= 10
@@ -56,7 +56,7 @@ def test_the_action_comes_from_one_network_and_its_value_from_the_other() -> Non
     evaluating = torch.full((1, 2, 3), -99.0)
     evaluating[0, 0, 2] = 0.0  # thinks action 0 is worth 1
     evaluating[0, 1, 0] = 0.0  # and action 1 is worth −1
-    best = c51.expected(selecting, atoms).argmax(-1)
+    best = c51.mean_return(selecting, atoms).argmax(-1)
     targets = c51.double_q_targets(torch.zeros(1), torch.ones(1), best, evaluating, atoms)
     torch.testing.assert_close(targets, torch.tensor([[1.0, 0.0, 0.0]]))
 
@@ -67,7 +67,9 @@ def test_log_probabilities_are_those_of_the_actions_taken() -> None:
     expected = [
         [math.log(q) for q in logits[i, a].softmax(0).tolist()] for i, a in enumerate(actions.tolist())
     ]
-    torch.testing.assert_close(c51.taken(logits, actions), torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(
+        c51.log_probabilities(logits, actions), torch.tensor(expected, dtype=torch.float64)
+    )
 
 
 def test_noise_is_the_signed_root_of_a_normal_cut_off_at_two() -> None:

@@ -51,7 +51,7 @@ def test_an_update_is_what_one_does_by_hand(variant: RainbowArm) -> None:
         with torch.no_grad():
             best = (before(after, noise[1:2]).softmax(-1) @ learner.atoms)[0].argmax()
             future = target(after, noise[2:3])[0, best].softmax(-1)
-            goal = c51.projected(
+            goal = c51.project_distribution(
                 future[None], batch.rewards[i : i + 1], batch.discounts[i : i + 1], learner.atoms
             )
         log_p = before(state, noise[:1])[0, batch.actions[i]].log_softmax(-1)

@@ -134,7 +134,7 @@ def test_a_stack_of_networks_is_each_of_them(variant: RainbowArm, shape: tuple[i
     torch.manual_seed(0)
     frames = torch.randint(0, 256, (2, 3, 4, *shape), dtype=torch.uint8)
     make = partial(RainbowNet, 3, shape, hidden=16, atoms=5)
-    nets = [build(variant, lambda: make().double(), frames[0].double()).net for _ in range(2)]
+    nets = [build(variant, lambda: make().double(), frames[0].double())[0] for _ in range(2)]
     named = [dict(net.named_parameters()) for net in nets]
     stacked = StackedNet(nets[0])
     weights = {g: torch.stack([torch.stack([n[name] for n in named]) for name in g]) for g in stacked.groups}

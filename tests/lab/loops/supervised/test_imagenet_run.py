@@ -21,7 +21,7 @@ from nap.lab.datasets.image_files import BrokenImage
 from nap.lab.experiments.table1_imagenet import EXPERIMENT, PAPER
 from nap.lab.loops.common import work as common_work
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.supervised import classifier, imagenet_run
+from nap.lab.loops.supervised import imagenet_run, trainer
 from nap.lab.loops.supervised.imagenet_run import ImageNetWork, normalised
 from nap.lab.loops.supervised.loading import workers_for
 from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, ImageNetConfig, VisionArm
@@ -140,7 +140,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_and_reads_only_what_is_left(
 
 
 def test_to_record_an_update_leaves_no_trace(images: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classifier, "capture", run_and_put_back)
+    monkeypatch.setattr(trainer, "capture", run_and_put_back)
     config = replace(TINY, images=images)
     plain, graph = work(config), work(config, graph=True)
     for _ in range(2):

@@ -24,7 +24,7 @@ from nap.lab.datasets.streams import batches
 from nap.lab.experiments.table1_cifar import DEMO
 from nap.lab.experiments.table1_cifar.runs import runs
 from nap.lab.loops.common.work import NetworkRun
-from nap.lab.loops.supervised import classifier, trainer
+from nap.lab.loops.supervised import cifar_trainer, trainer
 from nap.lab.loops.supervised.cifar_run import CifarWork
 from nap.lab.loops.supervised.random_crop import PaddedImages, PaddingMode, pad
 from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, TRANSLATED, CifarConfig, VisionArm
@@ -178,7 +178,7 @@ def test_each_pass_of_each_seed_has_its_own_order_and_places() -> None:
 
 
 def test_a_network_is_judged_on_plain_images_without_smoothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "EVAL_BATCH", 150)  # of 359
+    monkeypatch.setattr(cifar_trainer, "EVAL_BATCH", 150)  # of 359
     run = work(config=replace(TINY, label_smoothing=0.3))
     row = finished(run)[-1]
     train, test = split("digits")
@@ -236,7 +236,7 @@ def test_weights_of_one_norm_are_for_nap_alone() -> None:
 
 
 def test_to_record_an_update_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classifier, "capture", run_and_put_back)
+    monkeypatch.setattr(trainer, "capture", run_and_put_back)
     config = replace(TINY, batch_size=300)  # four updates a pass; the recording makes three
     plain, graph = work(config=config), work(config=config, graph=True)
     state = copy.deepcopy(plain.state_dict())
@@ -248,7 +248,7 @@ def test_to_record_an_update_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_update_is_recorded_anew_when_a_state_brings_other_radii(monkeypatch: pytest.MonkeyPatch) -> None:
     recording = Mock(side_effect=run_and_put_back)
-    monkeypatch.setattr(classifier, "capture", recording)
+    monkeypatch.setattr(trainer, "capture", recording)
     run = work(graph=True)
     for times in (1, 2):
         run.step()

@@ -11,22 +11,22 @@ def support(atoms: int, v_max: float, like: Tensor) -> Tensor:
     return torch.linspace(-v_max, v_max, atoms, dtype=like.dtype, device=like.device)
 
 
-def expected(logits: Tensor, atoms: Tensor) -> Tensor:
+def mean_return(logits: Tensor, atoms: Tensor) -> Tensor:
     """The mean return of each distribution: (…, atoms) → (…).
 
-    >>> expected(torch.zeros(2, 3), torch.tensor([-1.0, 0.0, 4.0]))
+    >>> mean_return(torch.zeros(2, 3), torch.tensor([-1.0, 0.0, 4.0]))
     tensor([1., 1.])
     """
     return logits.softmax(-1) @ atoms
 
 
-def projected(probabilities: Tensor, rewards: Tensor, discounts: Tensor, atoms: Tensor) -> Tensor:
+def project_distribution(probabilities: Tensor, rewards: Tensor, discounts: Tensor, atoms: Tensor) -> Tensor:
     """The distribution of r + γ·z, z by `probabilities` (B, atoms), brought back onto the atoms.
 
     Each atom's mass goes to the two atoms beside where it lands, by nearness; beyond the ends, to the end.
 
     >>> certain, zero = torch.tensor([[0.0, 1.0]]), torch.zeros(1)
-    >>> projected(certain, zero + 0.5, discounts=zero, atoms=torch.tensor([0.0, 1.0]))
+    >>> project_distribution(certain, zero + 0.5, discounts=zero, atoms=torch.tensor([0.0, 1.0]))
     tensor([[0.5000, 0.5000]])
     """
     landing = (rewards[:, None] + discounts[:, None] * atoms).clamp(atoms[0], atoms[-1])  # (B, from)
@@ -34,15 +34,15 @@ def projected(probabilities: Tensor, rewards: Tensor, discounts: Tensor, atoms: 
     return ((1 - distance).clamp(min=0) @ probabilities[:, :, None]).squeeze(-1)
 
 
-def taken(logits: Tensor, actions: Tensor) -> Tensor:
+def log_probabilities(logits: Tensor, actions: Tensor) -> Tensor:
     """Log-probabilities (B, atoms) of the returns of the actions taken, from (B, actions, atoms)."""
     rows = torch.arange(len(actions), device=actions.device)
     return logits[rows, actions].log_softmax(-1)
 
 
 def double_q_targets(
-    rewards: Tensor, discounts: Tensor, best: Tensor, values: Tensor, atoms: Tensor
+    rewards: Tensor, discounts: Tensor, actions: Tensor, logits: Tensor, atoms: Tensor
 ) -> Tensor:
-    """Where the return distribution should be: the actions by one network, their logits by another."""
-    rows = torch.arange(len(best), device=best.device)
-    return projected(values[rows, best].softmax(-1), rewards, discounts, atoms)
+    """Target distributions: `actions` are chosen by the online network, `logits` are the target network's."""
+    rows = torch.arange(len(actions), device=actions.device)
+    return project_distribution(logits[rows, actions].softmax(-1), rewards, discounts, atoms)

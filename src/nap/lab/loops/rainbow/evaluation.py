@@ -1,4 +1,4 @@
-"""What games give, brought to the device: clipped rewards, discounts, scores; and play without learning."""
+"""Scores of episodes, and evaluation: play without learning."""
 
 from __future__ import annotations
 
@@ -12,28 +12,6 @@ from nap.lab.loops.rainbow import c51
 from nap.lab.loops.rainbow.games import Games, Step
 from nap.lab.loops.rainbow.replay import Outcome, Replay
 from nap.lab.models.rainbow_net import RainbowNet, noise_of
-
-
-def discounts_of(step: Step, discount: float) -> np.ndarray:
-    """0 where the game is over or a life was lost; an episode that is cut off keeps its future."""
-    return discount * (~(step.terminal | step.life_lost)).astype(np.float32)
-
-
-def deliver_(step: Step, discount: float, outcome: Outcome) -> None:
-    """Copy a step into `outcome`, wherever that lies, without waiting for it."""
-    for value, target in (
-        (np.clip(step.scores, -1, 1), outcome.rewards),
-        (discounts_of(step, discount), outcome.discounts),
-        (step.ended, outcome.ended),
-        (step.first, outcome.first),
-        (step.frames, outcome.frames),
-    ):
-        target.copy_(_host(value, target), non_blocking=True)
-
-
-def _host(value: np.ndarray, target: Tensor) -> Tensor:
-    tensor = torch.from_numpy(np.ascontiguousarray(value))
-    return tensor.pin_memory() if target.is_cuda else tensor
 
 
 @dataclass
@@ -65,7 +43,7 @@ NUM_EVAL_ENVS = 4
 @torch.no_grad()
 def greedy(net: RainbowNet, states: Tensor, v: Tensor, atoms: Tensor) -> Tensor:
     """The actions of the highest mean return, (N,); `v` draws the noise, for all states or for each."""
-    return c51.expected(net(states, noise_of(v)), atoms).argmax(-1)
+    return c51.mean_return(net(states, noise_of(v)), atoms).argmax(-1)
 
 
 def evaluate(

@@ -1,11 +1,11 @@
-"""An agent's network and one update of it: a CUDA graph where there is CUDA, three networks side by side."""
+"""An update of an agent: a CUDA graph where there is CUDA, its three forward passes side by side."""
 
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -15,125 +15,177 @@ from nap.lab.loops.common.cuda_graph import capture, compile_static, on_streams
 from nap.lab.loops.common.nonfinite import UpdateMonitor
 from nap.lab.loops.common.optimizer import load_named_state_, named_state, reset_, state_tensors
 from nap.lab.loops.rainbow import c51
-from nap.lab.loops.rainbow.evaluation import greedy
+from nap.lab.loops.rainbow.actor import fill_uniform_
 from nap.lab.loops.rainbow.replay import Batch, Replay
 from nap.lab.loops.rainbow.settings import AgentConfig, RainbowArm
 from nap.lab.models.rainbow_net import RainbowNet, noise_of
 
-PRIORITY_LIMIT = 100.0
-F = TypeVar("F", bound=Callable[..., Any])
+MAX_PRIORITY = 100.0
+EPS = 1e-5  # of the norms; one relative to the weights would read them three times more in each update
 
 
-class Learner:
-    """A network that learns from a replay, and its target network. Nothing here waits for the device."""
+class Update(ABC):
+    """An update of one agent, or of a stack of them, whose tensors have an axis of agents in front.
+
+    Nothing here waits for the device. Each function without an underscore can be compiled as a whole.
+    """
+
+    replay: Replay
+    settings: AgentConfig
+    atoms: Tensor  # the returns that the networks' distributions are over
+    importance_exponent: Tensor  # of each agent
+    generators: list[Generator]
+
+    def _prepare_(self, noise_size: int, *agents: int, graph: bool, compile_: bool) -> None:
+        """Compile and capture, where asked; comes last in `__init__`."""
+        device, batch_size = self.atoms.device, self.settings.batch_size
+        self._u = torch.zeros(*agents, batch_size, dtype=torch.float64, device=device)
+        self._noise = torch.zeros(*agents, 3, noise_size, dtype=self.atoms.dtype, device=device)
+        self._streams = [torch.cuda.Stream(device) for _ in range(2)] if device.type == "cuda" else []
+        prepared: Callable[..., Any] = compile_static if compile_ else lambda function: function
+        self._draw, self._loss = prepared(self.replay.draw), prepared(self.loss)
+        self._greedy, self._target = prepared(self.greedy_actions), prepared(self.target_logits)
+        self._log_probabilities = prepared(self.log_probabilities)
+        self._prioritize_ = prepared(self.prioritize_)
+        self._update: Callable[[], None] = self._learn
+        if graph:
+            self.replay.mass.fill_(1.0)  # something to draw
+            changing = [*self._changing(), *self.replay.small_tensors]
+            self._update = capture(self._learn, changing, self.generators)
+            self.replay.clear_()
+
+    def _learn(self) -> None:
+        for numbers in (self._u, self._noise):
+            fill_uniform_(numbers, self.generators)
+        batch, noise = self._draw(self._u), self._noise
+        greedy, target, log_probabilities = on_streams(
+            self._streams,
+            lambda: self._greedy(batch.next_states, noise[..., 1:2, :]),
+            lambda: self._target(batch.next_states, noise[..., 2:3, :]),
+            lambda: self._log_probabilities(batch.states, batch.actions, noise[..., :1, :]),
+        )
+        loss, losses, gradient = self._loss(log_probabilities.detach(), target, greedy, batch)
+        self._step(log_probabilities, gradient, loss)
+        self._prioritize_(batch.slots, losses)
+
+    @abstractmethod
+    def logits(self, states: Tensor, u: Tensor) -> Tensor:
+        """The online network's logits (…, B, actions, atoms); `u` draws its noise."""
+
+    @abstractmethod
+    def target_logits(self, states: Tensor, u: Tensor) -> Tensor:
+        """The target network's logits."""
+
+    @abstractmethod
+    def _step(self, log_probabilities: Tensor, gradient: Tensor, loss: Tensor) -> None:
+        """Backward pass, the monitor's record, clipping, Adam and projection."""
+
+    @abstractmethod
+    def _changing(self) -> list[Tensor]:
+        """The tensors that an update changes, besides the replay's."""
+
+    def log_probabilities(self, states: Tensor, actions: Tensor, u: Tensor) -> Tensor:
+        """The online network's log-probabilities (…, B, atoms) of the returns of the actions taken."""
+        logits = self.logits(states, u).flatten(0, -3)
+        return c51.log_probabilities(logits, actions.flatten()).view(*actions.shape, -1)
+
+    @torch.no_grad()
+    def greedy_actions(self, states: Tensor, u: Tensor) -> Tensor:
+        """The actions of the highest mean return (…, B), by the online network."""
+        return c51.mean_return(self.logits(states, u), self.atoms).argmax(-1)
+
+    @torch.no_grad()
+    def loss(
+        self, log_probabilities: Tensor, target_logits: Tensor, greedy: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The weighted mean loss, the loss of each transition, and the gradient for the log-probabilities."""
+        rewards, discounts = batch.rewards.flatten(), batch.discounts.flatten()
+        targets = c51.double_q_targets(
+            rewards, discounts, greedy.flatten(), target_logits.flatten(0, -3), self.atoms
+        ).view_as(log_probabilities)
+        weights = importance_weights(batch.probabilities, self.importance_exponent.unsqueeze(-1))
+        weights = weights.to(targets.dtype) / greedy.shape[-1]
+        losses = -(targets * log_probabilities).sum(-1)
+        return (weights * losses).sum(-1), losses, -weights.unsqueeze(-1) * targets
+
+    @torch.no_grad()
+    def prioritize_(self, slots: Tensor, losses: Tensor) -> None:
+        """New priorities for the transitions of a batch."""
+        self.replay.update_(slots, losses.clamp(max=MAX_PRIORITY))
+
+
+class Learner(Update):
+    """An online network that learns from a replay, and its target network."""
 
     def __init__(
         self,
-        built: Built,
+        net: RainbowNet,
+        projector: nap.Projector | None,
+        arm: RainbowArm,
         replay: Replay,
         settings: AgentConfig,
         *,
         graph: bool = False,
         compile_: bool = False,
     ):
-        self.online = built.net
-        self.target = copy.deepcopy(self.online).requires_grad_(False)
-        self.projector, self.replay, self.settings = built.projector, replay, settings
-        self.project_every_updates, self.weight_decay = built.project_every_updates, built.weight_decay
-        self.joint_noise = built.joint_noise
-        self.parameters: list[Tensor] = list(self.online.parameters())
-        self.device = replay.mass.device
+        self.online, self.target = net, copy.deepcopy(net).requires_grad_(False)
+        self.projector, self.replay, self.settings = projector, replay, settings
+        self.project_every_updates, self.weight_decay = arm.project_every_updates, arm.weight_decay
+        self.joint_noise = arm.project and arm.noise == "joint"  # noisy layers have one radius
+        named = dict(self.online.named_parameters())
+        self.parameters: list[Tensor] = list(named.values())
+        self.device = device = replay.mass.device
         self.atoms = c51.support(settings.atoms, settings.v_max, self.parameters[0])
-        self.rate = torch.tensor(settings.learning_rate, device=self.device)
-        self.importance_exponent = torch.tensor(
-            settings.importance_exponent, dtype=torch.float64, device=self.device
-        )
-        self._knobs: tuple[float, float] | None = None  # what these two were last set to
-        self.generator = Generator(self.device)
-        self.monitor = UpdateMonitor([name for name, _ in self.online.named_parameters()], self.device)
-        self.clip_factor = torch.ones(
-            (), dtype=torch.float32, device=self.device
-        )  # gradients are divided by it
+        self.rate = torch.tensor(settings.learning_rate, device=device)
+        exponent = settings.importance_exponent
+        self.importance_exponent = torch.tensor(exponent, dtype=torch.float64, device=device)
+        self._schedule: tuple[float, float] | None = None  # what these two were last set to
+        self.generator = Generator(device)
+        self.generators = [self.generator]
+        self.monitor = UpdateMonitor(list(named), device)
+        self.clip_factor = torch.ones((), dtype=torch.float32, device=device)  # gradients are divided by it
         self.optimizer = self._adam()
         self.updates = 0
-        cuda = self.device.type == "cuda"
-        self._sides = [torch.cuda.Stream(self.device) for _ in range(2)] if cuda else []
-        prepared = compile_static if compile_ else as_it_is
-        self._draw, self._weighed = prepared(replay.draw), prepared(self.weighed)
-        self._best, self._values, self._taken = (prepared(f) for f in (self.best, self.values, self.taken))
-        self._note_, self._rank_ = prepared(self.note_), prepared(self.rank_)
-        self._update: Callable[[], None] = self._captured() if graph else self._learn
+        self._record_ = compile_static(self.record_) if compile_ else self.record_
+        self._prepare_(net.noise_size, graph=graph, compile_=compile_)
 
     def update(self, rate: float, importance_exponent: float) -> None:
         """Learn from one batch."""
-        if self._knobs != (rate, importance_exponent):
+        if self._schedule != (rate, importance_exponent):
             self.rate.fill_(rate)
             self.importance_exponent.fill_(importance_exponent)
-            self._knobs = (rate, importance_exponent)
+            self._schedule = (rate, importance_exponent)
         self._update()
         self.updates += 1
-        rare = self.projector is not None and self.project_every_updates > 1
-        if rare and self.updates % self.project_every_updates == 0:
-            self.projector.project_()  # type: ignore[union-attr]
+        every = self.project_every_updates
+        if self.projector is not None and every > 1 and self.updates % every == 0:
+            self.projector.project_()
         if self.updates % self.settings.target_every == 0:
             self.copy_to_target_()
 
-    def _learn(self) -> None:
-        u = self.replay.uniform_numbers(self.settings.batch_size, self.generator)
-        v = self.online.uniform_numbers(3, self.generator)
-        batch = self._draw(u)
-        best, values, taken = on_streams(
-            self._sides,
-            lambda: self._best(batch.next_states, v[1:2]),
-            lambda: self._values(batch.next_states, v[2:3]),
-            lambda: self._taken(batch.states, batch.actions, v[:1]),
-        )
-        loss, losses, gradient = self._weighed(taken.detach(), values, best, batch)
+    def logits(self, states: Tensor, u: Tensor) -> Tensor:
+        return self.online(states, noise_of(u))
+
+    @torch.no_grad()
+    def target_logits(self, states: Tensor, u: Tensor) -> Tensor:
+        return self.target(states, noise_of(u))
+
+    @torch.no_grad()
+    def record_(self, loss: Tensor, norms: Tensor) -> None:
+        """Record loss and gradient norms, and by how much the gradients are clipped."""
+        self.clip_factor.copy_((self.monitor.note_(loss, norms) / self.settings.clip).clamp(min=1))
+
+    def _step(self, log_probabilities: Tensor, gradient: Tensor, loss: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        taken.backward(gradient)
+        log_probabilities.backward(gradient)
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        self._note_(loss, torch.stack(torch._foreach_norm(gradients)))
+        self._record_(loss, torch.stack(torch._foreach_norm(gradients)))
         self.optimizer.step()
         if self.projector is not None and self.project_every_updates == 1:
             self.projector.project_()
-        self._rank_(batch.slots, losses)
 
-    # What follows can be compiled, each as a whole.
-
-    def taken(self, states: Tensor, actions: Tensor, v: Tensor) -> Tensor:
-        """The network's log-probabilities of returns for actions that were taken; `v` draws its noise."""
-        return c51.taken(self.online(states, noise_of(v)), actions)
-
-    @torch.no_grad()
-    def values(self, states: Tensor, v: Tensor) -> Tensor:
-        """What the target network says of states."""
-        return self.target(states, noise_of(v))
-
-    def best(self, states: Tensor, v: Tensor) -> Tensor:
-        """The network's choice of actions."""
-        return greedy(self.online, states, v, self.atoms)
-
-    @torch.no_grad()
-    def weighed(
-        self, taken: Tensor, values: Tensor, best: Tensor, batch: Batch
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The weighted mean loss of a batch, the loss of each transition, and the gradient for `taken`."""
-        targets = c51.double_q_targets(batch.rewards, batch.discounts, best, values, self.atoms)
-        weights = importance_weights(batch.probabilities, self.importance_exponent).to(targets.dtype) / len(
-            best
-        )
-        losses = -(targets * taken).sum(-1)
-        return (weights * losses).sum(), losses, -weights[:, None] * targets
-
-    @torch.no_grad()
-    def note_(self, loss: Tensor, norms: Tensor) -> None:
-        """See the norms of all gradients before the update, and how much too long they are together."""
-        self.clip_factor.copy_((self.monitor.note_(loss, norms) / self.settings.clip).clamp(min=1))
-
-    @torch.no_grad()
-    def rank_(self, slots: Tensor, losses: Tensor) -> None:
-        """New priorities for the transitions of a batch."""
-        self.replay.update_(slots, losses.clamp(max=PRIORITY_LIMIT))
+    def _changing(self) -> list[Tensor]:
+        return [*self.parameters, *state_tensors(self.optimizer), self.clip_factor, *self.monitor.tensors]
 
     @torch.no_grad()
     def copy_to_target_(self) -> None:
@@ -164,18 +216,17 @@ class Learner:
 
     def _adam(self) -> torch.optim.Adam:
         """Adam with all of its state, as a graph needs it, and no update made."""
-        options: dict[str, Any] = {"lr": self.rate, "eps": self.settings.adam_eps, "fused": True}
-        options["capturable"] = self.device.type == "cuda"
+        capturable = self.device.type == "cuda"
+        options: dict[str, Any] = {"eps": self.settings.adam_eps, "fused": True, "capturable": capturable}
         if self.weight_decay:
-            weights = [p for p in self.parameters if p.ndim > 1]
-            rest = [p for p in self.parameters if p.ndim < 2]
-            groups = [
-                {"params": weights, "weight_decay": self.weight_decay},
-                {"params": rest, "weight_decay": 0.0},
-            ]
-            optimizer: torch.optim.Adam = torch.optim.AdamW(groups, **options)
+            weights = {
+                "params": [p for p in self.parameters if p.ndim > 1],
+                "weight_decay": self.weight_decay,
+            }
+            rest = {"params": [p for p in self.parameters if p.ndim < 2], "weight_decay": 0.0}
+            optimizer: torch.optim.Adam = torch.optim.AdamW([weights, rest], lr=self.rate, **options)
         else:
-            optimizer = torch.optim.Adam(self.parameters, **options)
+            optimizer = torch.optim.Adam(self.parameters, lr=self.rate, **options)
         before = [p.detach().clone() for p in self.parameters]
         for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter)
@@ -185,14 +236,6 @@ class Learner:
         reset_(optimizer)
         optimizer.found_inf, optimizer.grad_scale = self.monitor.broken, self.clip_factor  # type: ignore[attr-defined]
         return optimizer
-
-    def _captured(self) -> Callable[[], None]:
-        """An update as a graph; all is as before."""
-        self.replay.mass.fill_(1.0)  # something to draw
-        own = [*self.parameters, *state_tensors(self.optimizer), self.clip_factor, *self.monitor.tensors]
-        update = capture(self._learn, [*own, *self.replay.small_tensors], [self.generator])
-        self.replay.clear_()
-        return update
 
 
 def importance_weights(probabilities: Tensor, exponent: Tensor) -> Tensor:
@@ -207,39 +250,15 @@ def importance_weights(probabilities: Tensor, exponent: Tensor) -> Tensor:
     return weights / weights.amax(-1, keepdim=True)
 
 
-def as_it_is(function: F) -> F:
-    return function
-
-
-EPS = 1e-5  # of the norms; one relative to the weights would read them three times more in each update
-
-
-@dataclass(frozen=True)
-class Built:
-    """A network, what keeps its weights at their first norms, and what else an update is to do."""
-
-    net: RainbowNet
-    projector: nap.Projector | None
-    project_every_updates: int = 1
-    weight_decay: float = 0.0
-    joint_noise: bool = False  # noisy layers have one radius
-
-
-def build(variant: RainbowArm, make: Callable[[], RainbowNet], example: torch.Tensor) -> Built:
-    """A network of this variant, fresh from the global random state. `example` is a batch of states."""
+def build(
+    arm: RainbowArm, make: Callable[[], RainbowNet], states: Tensor
+) -> tuple[RainbowNet, nap.Projector | None]:
+    """A fresh network, from the global random state, and its projector, if the arm projects."""
     net = make()
-    if variant.norm:
-        affine: Literal["scale_offset", "scale"] = "scale_offset" if variant.offsets else "scale"
-        nap.normalize_(net, (example, net.noise(1)), eps=EPS, affine=affine)
-    projector = None
-    if variant.project:
-        projector = nap.Projector(
-            net,
-            affine=variant.affine,
-            output=variant.output,
-            branches="project",
-            decay=variant.decay,
-            noise=variant.noise,
-        )
-    joint = variant.project and variant.noise == "joint"
-    return Built(net, projector, variant.project_every_updates, variant.weight_decay, joint)
+    if arm.norm:
+        affine: Literal["scale_offset", "scale"] = "scale_offset" if arm.offsets else "scale"
+        nap.normalize_(net, (states, net.noise(1)), eps=EPS, affine=affine)
+    if not arm.project:
+        return net, None
+    options: dict[str, Any] = {"affine": arm.affine, "decay": arm.decay, "noise": arm.noise}
+    return net, nap.Projector(net, output=arm.output, branches="project", **options)

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from nap.lab.loops.common.optimizer import reset_
+from nap.lab.loops.common.work import Row, seeded
 from nap.lab.loops.rainbow import diagnostics
 from nap.lab.loops.rainbow.actor import Actor
-from nap.lab.loops.rainbow.evaluation import NUM_EVAL_ENVS, Scoreboard, deliver_, evaluate
+from nap.lab.loops.rainbow.evaluation import NUM_EVAL_ENVS, Scoreboard, evaluate
 from nap.lab.loops.rainbow.games import Games, make
 from nap.lab.loops.rainbow.learner import Learner, build
 from nap.lab.loops.rainbow.replay import Replay
@@ -42,7 +43,7 @@ class RainbowWork:
         graph: bool | None = None,
         compile_: bool | None = None,
         threads: int = 0,
-        memory: Callable[..., Replay] = Replay,
+        make_replay: Callable[..., Replay] = Replay,
     ):
         self.config, self.device, self.threads = config, device, threads
         settings, self.variant = config.settings, config.variant
@@ -54,7 +55,7 @@ class RainbowWork:
         self.in_game = config.intervals * self.parts  # chunks of a game
         self.total, self.done = len(config.games) * self.in_game, 0
         self.steps_per_unit = max(1, self.steps * num_envs // settings.steps_per_update)
-        self.replay = memory(
+        self.replay = make_replay(
             num_envs,
             settings.replay_size // num_envs,
             shape,
@@ -76,28 +77,22 @@ class RainbowWork:
                 made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             return made
 
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_number("start", config.seed))
-            example = torch.randint(0, 256, (2, settings.stack, *shape)).float().to(device)
-            built = build(self.variant, net, example)
+        with seeded(_number("start", config.seed)):
+            states = torch.randint(0, 256, (2, settings.stack, *shape)).float().to(device)
+            online, projector = build(self.variant, net, states)
         cuda = device.type == "cuda"
-        graph = cuda if graph is None else graph
         if compile_ is None:
             compile_ = cuda and self.total * self.steps_per_unit >= WORTH_COMPILING
-        self.learner = Learner(built, self.replay, settings, graph=graph, compile_=compile_)
+        options: dict[str, Any] = {"graph": cuda if graph is None else graph, "compile_": compile_}
+        self.learner = Learner(online, projector, self.variant, self.replay, settings, **options)
         self.actor = Actor(
-            built.net,
-            self.replay,
-            self.learner.atoms,
-            self.learner.generator,
-            graph=graph,
-            compile_=compile_,
+            self.replay, self.learner.greedy_actions, online.noise_size, self.learner.generators, **options
         )
         self.scores = Scoreboard.of(num_envs)
         self.stored = self.owed = 0
         self._no_replay = self._no_episodes = False  # what a resume could not take up
 
-    def step(self) -> list[dict[str, Any]]:
+    def step(self) -> list[Row]:
         self.begin_chunk()
         for step in range(self.steps):
             rate, importance_exponent = self.rate_and_importance_exponent(step)
@@ -141,12 +136,12 @@ class RainbowWork:
 
     def receive(self) -> None:
         """What the games did, for the scores and for the actor to store."""
-        outcome = self.games.recv()
-        self.scores.note(outcome)
-        deliver_(outcome, self.config.settings.discount, self.actor.outcome)
+        step = self.games.recv()
+        self.scores.note(step)
+        self.actor.receive(step, self.config.settings.discount)
         self.stored += self.config.settings.num_envs
 
-    def end_chunk(self) -> list[dict[str, Any]]:
+    def end_chunk(self) -> list[Row]:
         """The rows of an interval that is over; raises where an update was not finite."""
         visit, chunk = divmod(self.done, self.in_game)
         self.learner.monitor.check()
@@ -249,7 +244,7 @@ class RainbowWork:
         finally:
             games.close()
 
-    def _rows(self, visit: int, interval: int) -> list[dict[str, Any]]:
+    def _rows(self, visit: int, interval: int) -> list[Row]:
         config = self.config
         per_interval = self.parts * self.steps * config.settings.num_envs * self.games.frames_per_step
         common = {"arm": self.variant.name, **config.tags, "game": config.games[visit], "seed": config.seed}

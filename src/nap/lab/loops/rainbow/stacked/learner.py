@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from nap.lab.loops.common.cuda_graph import capture, compile_static, on_streams
+from nap.lab.loops.common.cuda_graph import compile_static
 from nap.lab.loops.common.nonfinite import MonitorState, monitor_after
-from nap.lab.loops.rainbow import c51
-from nap.lab.loops.rainbow.learner import PRIORITY_LIMIT, Learner, as_it_is, importance_weights
-from nap.lab.loops.rainbow.replay import Batch, Replay
+from nap.lab.loops.rainbow.learner import Learner, Update
+from nap.lab.loops.rainbow.replay import Replay
 from nap.lab.loops.rainbow.stacked.blocks import Blocks, share_
 from nap.lab.loops.rainbow.stacked.network import StackedNet
 from nap.lab.loops.rainbow.stacked.radii import Radii
@@ -20,12 +19,12 @@ from nap.lab.loops.rainbow.stacked.radii import Radii
 BETAS = (0.9, 0.999)  # Adam's
 
 
-class StackedLearner:
-    """The updates of several learners, whose tensors move into one memory and stay theirs.
+class StackedLearner(Update):
+    """The updates of several learners, whose tensors become slices of shared ones.
 
     What is done to one of them between updates (a checkpoint loaded, its optimizer reset, its weights
     measured) is done to its part of the memory. They may differ in seeds, learning rates, projection and
-    weight decay. One whose loss or gradient is not finite stops updating, and its `watch.check()` raises.
+    weight decay. One whose loss or gradient is not finite stops updating, and its `monitor.check()` raises.
 
     Args:
         replay: of all agents; `replay.agent(k)` is the replay of learner k.
@@ -47,7 +46,7 @@ class StackedLearner:
         for k, learner in enumerate(learners):
             self._adopt_(k, learner)
         self.rates = share_([learner.rate for learner in learners])
-        self.importance_exponents = share_([learner.importance_exponent for learner in learners])
+        self.importance_exponent = share_([learner.importance_exponent for learner in learners])
         self.monitor = MonitorState(
             *(share_(tensors) for tensors in zip(*(x.monitor.tensors for x in learners), strict=True))
         )
@@ -59,18 +58,10 @@ class StackedLearner:
         self._trained = {g: self._leaf(self.weights, g).requires_grad_() for g in self.net.groups}
         self._frozen = {g: self._leaf(self.target, g) for g in self.net.groups}
         self._into = [self._leaf(self.gradients, g) for g in self.net.groups]
-        width, batch = first.online.noise_size, first.settings.batch_size
-        self._u = torch.zeros(agents, batch, dtype=torch.float64, device=self.device)
-        self._v = self.weights.new_zeros(agents, 3, width)
         self.generators = [learner.generator for learner in learners]
-        cuda = self.device.type == "cuda"
-        self._sides = [torch.cuda.Stream(self.device) for _ in range(2)] if cuda else []
-        self._knobs: tuple[tuple[float, ...], float] | None = None
-        prepared = compile_static if compile_ else as_it_is
-        self._draw, self._weighed = prepared(replay.draw), prepared(self.weighed)
-        self._best, self._values, self._taken = (prepared(f) for f in (self.best, self.values, self.taken))
-        self._step_, self._rank_ = prepared(self.step_), prepared(self.rank_)
-        self._update: Callable[[], None] = self._captured() if graph else self._learn
+        self._schedule: tuple[tuple[float, ...], float] | None = None
+        self._step_ = compile_static(self.step_) if compile_ else self.step_
+        self._prepare_(first.online.noise_size, agents, graph=graph, compile_=compile_)
 
     @property
     def updates(self) -> int:
@@ -79,15 +70,15 @@ class StackedLearner:
 
     def update(self, rates: Sequence[float], importance_exponent: float) -> None:
         """Each agent learns from a batch of its own, at its own rate."""
-        knobs = (tuple(rates), importance_exponent)
-        if self._knobs != knobs:
+        schedule = (tuple(rates), importance_exponent)
+        if self._schedule != schedule:
             if len(set(rates)) == 1:
                 self.rates.fill_(rates[0])
             else:
                 for learner, rate in zip(self.learners, rates, strict=True):
                     learner.rate.fill_(rate)
-            self.importance_exponents.fill_(importance_exponent)
-            self._knobs = knobs
+            self.importance_exponent.fill_(importance_exponent)
+            self._schedule = schedule
         self._update()
         for learner in self.learners:
             learner.updates += 1
@@ -97,89 +88,49 @@ class StackedLearner:
         if self.updates % self.settings.target_every == 0:
             self.target.copy_(self.weights)
 
-    def _learn(self) -> None:
-        for k, generator in enumerate(self.generators):  # in the order in which an agent alone draws
-            torch.rand(self._u.shape[1:], generator=generator, out=self._u[k])
-            torch.rand(self._v.shape[1:], generator=generator, out=self._v[k])
-        batch = self._draw(self._u)
-        best, values, taken = on_streams(
-            self._sides,
-            lambda: self._best(batch.next_states, self._v[:, 1:2]),
-            lambda: self._values(batch.next_states, self._v[:, 2:3]),
-            lambda: self._taken(batch.states, batch.actions, self._v[:, :1]),
-        )
-        losses, each, gradient = self._weighed(taken.detach(), values, best, batch)
-        gradients = torch.autograd.grad(taken, list(self._trained.values()), gradient)
-        with torch.no_grad():
-            torch._foreach_copy_(self._into, gradients)
-        self._step_(losses)
-        self._rank_(batch.slots, each)
-
-    # What follows can be compiled, each as a whole.
-
-    def taken(self, states: Tensor, actions: Tensor, v: Tensor) -> Tensor:
-        """The networks' log-probabilities (K, B, atoms) for the actions taken; `v` draws their noise."""
-        logits = self.net(self._trained, states, v)
-        return c51.taken(logits.flatten(0, 1), actions.flatten()).view(*actions.shape, -1)
+    def logits(self, states: Tensor, u: Tensor) -> Tensor:
+        return self.net(self._trained, states, u)
 
     @torch.no_grad()
-    def values(self, states: Tensor, v: Tensor) -> Tensor:
-        """What the target networks say of states."""
-        return self.net(self._frozen, states, v)
-
-    @torch.no_grad()
-    def best(self, states: Tensor, v: Tensor) -> Tensor:
-        """The networks' choice of actions (K, B)."""
-        return c51.expected(self.net(self._trained, states, v), self.atoms).argmax(-1)
-
-    @torch.no_grad()
-    def weighed(
-        self, taken: Tensor, values: Tensor, best: Tensor, batch: Batch
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Each agent's weighted mean loss, the loss of each transition, and the gradient for `taken`."""
-        rewards, discounts = batch.rewards.flatten(), batch.discounts.flatten()
-        targets = c51.double_q_targets(rewards, discounts, best.flatten(), values.flatten(0, 1), self.atoms)
-        targets = targets.view_as(taken)
-        weights = importance_weights(batch.probabilities, self.importance_exponents.unsqueeze(1)).to(
-            targets.dtype
-        )
-        weights = weights / best.shape[1]
-        losses = -(targets * taken).sum(-1)
-        return (weights * losses).sum(1), losses, -weights.unsqueeze(-1) * targets
+    def target_logits(self, states: Tensor, u: Tensor) -> Tensor:
+        return self.net(self._frozen, states, u)
 
     @torch.no_grad()
     def step_(self, losses: Tensor) -> None:
-        """See losses and gradients, clip those, and make a step of Adam; then back to the radii."""
+        """Record losses and gradient norms; clip, make a step of Adam and project."""
         norms = self.blocks.squares(self.gradients).sqrt().mT[:, self._watched].to(losses.dtype)
         state, norm = vmap(monitor_after)(self.monitor, losses, norms)
-        for tensor, now in zip(self.monitor, state, strict=True):
-            tensor.copy_(now)
+        for tensor, value in zip(self.monitor, state, strict=True):
+            tensor.copy_(value)
         self.clip_factors.copy_((norm / self.settings.clip).clamp(min=1))
         self._adam_()
         if self.learners[0].project_every_updates == 1:
             self.radii.project_(self.weights)
 
-    @torch.no_grad()
-    def rank_(self, slots: Tensor, losses: Tensor) -> None:
-        """New priorities for the transitions of the batches."""
-        self.replay.update_(slots, losses.clamp(max=PRIORITY_LIMIT))
+    def _step(self, log_probabilities: Tensor, gradient: Tensor, loss: Tensor) -> None:
+        gradients = torch.autograd.grad(log_probabilities, list(self._trained.values()), gradient)
+        with torch.no_grad():
+            torch._foreach_copy_(self._into, gradients)
+        self._step_(loss)
+
+    def _changing(self) -> list[Tensor]:
+        return [self.weights, self.mean, self.square, self.steps, self.clip_factors, *self.monitor]
 
     def _adam_(self) -> None:
-        sound = self.monitor.broken == 0
-        self.steps.add_(sound)
+        finite = self.monitor.broken == 0
+        self.steps.add_(finite)
         of, dtype = self.blocks.of_agents, self.weights.dtype
-        first, second = (1 - beta ** self.steps.double() for beta in BETAS)
-        update, rate = of(sound), self.rates.double()
+        correction1, correction2 = (1 - beta ** self.steps.double() for beta in BETAS)
         gradient = self.gradients / of(self.clip_factors)
         mean = self.mean + (1 - BETAS[0]) * (gradient - self.mean)
         square = BETAS[1] * self.square + (1 - BETAS[1]) * gradient * gradient
-        spread = square.sqrt() / of(second.sqrt().to(dtype)) + self.settings.adam_eps
+        denominator = square.sqrt() / of(correction2.sqrt().to(dtype)) + self.settings.adam_eps
         weights = self.weights
         if self._weight_decay is not None:
             weights = weights * (1 - of(self.rates) * self._weight_decay)
-        weights = weights - of((rate / first).to(dtype)) * mean / spread
+        weights = weights - of((self.rates.double() / correction1).to(dtype)) * mean / denominator
         for old, new in ((self.mean, mean), (self.square, square), (self.weights, weights)):
-            old.copy_(torch.where(update, new, old))
+            old.copy_(torch.where(of(finite), new, old))
 
     def _adopt_(self, k: int, learner: Learner) -> None:
         """Move what the agent learns with into the memories."""
@@ -206,14 +157,6 @@ class StackedLearner:
         parameters = dict(self.learners[0].online.named_parameters())
         table = [[d if parameters[name].ndim > 1 else 0.0 for d in decays] for name in self.blocks.names]
         return self.blocks.of_parameters(torch.tensor(table, dtype=self.weights.dtype, device=self.device))
-
-    def _captured(self) -> Callable[[], None]:
-        """An update as a graph; all is as before."""
-        self.replay.mass.fill_(1.0)  # something to draw
-        own = [self.weights, self.mean, self.square, self.steps, self.clip_factors, *self.monitor]
-        update = capture(self._learn, [*own, *self.replay.small_tensors], self.generators)
-        self.replay.clear_()
-        return update
 
 
 def _check_alike(learners: Sequence[Learner]) -> None:
