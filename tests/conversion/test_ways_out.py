@@ -99,7 +99,7 @@ WAYS: list[tuple[Callable[[], nn.Module], Tensor, str, dict[str, Any]]] = [
     (over_positions, STREAM, "over positions, not over features", {"qk_norm": False}),
     (rare, X, "erfcx, which is not known", {"activations": ["erfcx"]}),
     (rare, X, "erfcx, which is not known", {"allow": ["erfcx"]}),
-    (logarithm, X, "takes no negative numbers", {"allow": ["a.weight"]}),
+    (logarithm, X, "does not accept negative numbers", {"allow": ["a.weight"]}),
     (frequencies, STREAM, "with complex numbers", {"allow": ["w"]}),
     (inverse, X, "no place to hang a norm", {"allow": ["w"]}),
     (lambda: shared_table(nn.ReLU()), X, "called 2 times", {"allow": ["one"]}),

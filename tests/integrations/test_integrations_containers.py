@@ -135,7 +135,7 @@ def test_mistakes_inside_of_a_container_are_seen(kind: Any) -> None:
         nap.Projector(net).attach(kind(optimizers(net, weight_decay=0.1)))
     with pytest.raises(ValueError, match=r"does not train 0\.nap_norm\.weight"):
         nap.Projector(net).attach(kind(optimizers(net)[:1]))
-    with pytest.raises(ValueError, match=r"Empty is no torch\.optim\.Optimizer and has none as"):
+    with pytest.raises(ValueError, match=r"Empty is not a torch\.optim\.Optimizer and does not wrap one"):
         nap.Projector(net).attach(type("Empty", (), {"optimizers": []})())
 
 
