@@ -24,7 +24,7 @@ from datetime import date
 from functools import cache
 from pathlib import Path
 
-from nap.lab.claims import judge, read
+from nap.lab.claims import evaluate, read
 from nap.lab.experiments import MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,7 +115,7 @@ def decide(archive: Path) -> tuple[int, int, int]:
     """How many claims hold, fail and are open on the rows of an archive, by today's claims."""
     with unpacked(archive) as folder:
         (rows,) = read(folder).values()
-        count = Counter(str(evidence.verdict) for _, evidence in judge(rows))
+        count = Counter(str(evidence.verdict) for _, evidence in evaluate(rows))
     return count["holds"], count["fails"], count["open"]
 
 

@@ -84,14 +84,14 @@ def commands(name: str) -> str:
     """The commands at three scales; then what was run, from its records, and what was not."""
     of = experiment(name)
     fetched = sorted(
-        {data for scale in SCALES for data in of.needs.get(scale, "").split(", ")} - {"", "digits"}
+        {data for scale in SCALES for data in of.datasets.get(scale, "").split(", ")} - {"", "digits"}
     )
     words = [f"nap data fetch {' '.join(fetched)}"] if fetched else []
     words += [command(name, scale) for scale in SCALES]
     lines = ["| Scale | Asks for | Run by us | Hold / fail / open |", "|---|---|---|---|"]
     for scale in SCALES:
         config = of.scales[scale]
-        data = of.needs.get(scale, "") or getattr(config, "data", "none to fetch")
+        data = of.datasets.get(scale, "") or getattr(config, "data", "none to fetch")
         asks = f"{len(of.runs(config))} runs, {config.seeds} seeds; data: {data}"
         ran = [record for record in records_of(name) if record.scale == scale]
         lines += [f"| {scale} | {asks} | {told(record)} | {counted(name, record)} |" for record in ran]
@@ -199,7 +199,7 @@ def summary_table(_: str) -> str:
                 continue
             count = counts(part.results)
             failed = dict.fromkeys(
-                claim.says for claim, evidence in part.results if evidence.verdict == FAILS
+                claim.statement for claim, evidence in part.results if evidence.verdict == FAILS
             )
             page = f"[{part.experiment.name}](reproduce/{part.experiment.name}.md), `{record.name}`"
             numbers = " / ".join(str(count[verdict]) for verdict in (HOLDS, FAILS, OPEN))

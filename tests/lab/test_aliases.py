@@ -14,7 +14,7 @@ import torch
 
 import small_work
 from nap.lab import aliases, rows, stored
-from nap.lab.claims import judge, read
+from nap.lab.claims import evaluate, read
 from nap.lab.cli.main import main, parse_requests
 from nap.lab.cli.options import parse
 from nap.lab.experiments.experiment import Run
@@ -214,7 +214,7 @@ def test_stored_rows_under_other_names_give_the_same_claims(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = unpacked("fig1-small", tmp_path)
-    before = {folder: judge(of) for folder, of in read(home).items()}
+    before = {folder: evaluate(of) for folder, of in read(home).items()}
     for file in home.rglob("rows.jsonl"):
         text = file.read_text().replace('"accuracy"', '"hits_of_old"').replace('"arm": "NaP', '"arm": "PaN')
         file.write_text(text)
@@ -225,7 +225,7 @@ def test_stored_rows_under_other_names_give_the_same_claims(
     for row in rows.read(home):
         if str(row["arm"]).startswith("PaN"):
             monkeypatch.setitem(aliases.ARMS, row["arm"], row["arm"].replace("PaN", "NaP"))
-    assert {folder: judge(of) for folder, of in read(home).items()} == before
+    assert {folder: evaluate(of) for folder, of in read(home).items()} == before
 
 
 @pytest.mark.usefixtures("renamed")

@@ -116,7 +116,7 @@ def test_the_lowest_is_the_best_where_that_is_asked_for(tmp_path: Path) -> None:
     claim, evidence = found.results[0]
     assert (claim.id, str(evidence.verdict)) == ("compare.nap-plain", "holds")
     assert evidence.effect == pytest.approx(1.0)
-    assert "plain less NaP" in evidence.what
+    assert "plain minus NaP" in evidence.quantity
 
 
 @pytest.mark.slow

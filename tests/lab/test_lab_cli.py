@@ -217,8 +217,8 @@ def test_every_experiment_is_whole(name: str) -> None:
     experiment = experiments([name])[name]
     assert experiment.name == name
     assert list(experiment.scales) == ["demo", "small", "paper"]
-    assert set(experiment.needs) <= set(experiment.scales)
-    assert {name for names in experiment.needs.values() for name in names.split(", ")} <= {"", *DATA_SETS}
+    assert set(experiment.datasets) <= set(experiment.scales)
+    assert {name for names in experiment.datasets.values() for name in names.split(", ")} <= {"", *DATA_SETS}
     for scale, config in experiment.scales.items():
         assert not {field.name for field in fields(config)} & {field.name for field in fields(RunOptions)}
         assert parse(name, experiment.scales, ["--scale", scale, "--seeds", "2"]).config.seeds == 2

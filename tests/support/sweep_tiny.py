@@ -80,7 +80,7 @@ EXPERIMENT = Experiment(
     shows="One can count.",
     scales={scale: Counting() for scale in ("demo", "small", "paper")},
     runs=runs,
-    needs={"demo": "", "small": "", "paper": ""},
+    datasets={"demo": "", "small": "", "paper": ""},
     folder="counting",
 )
 

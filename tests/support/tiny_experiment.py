@@ -86,6 +86,6 @@ EXPERIMENT = Experiment(
     shows="One can count.",
     scales={"demo": TinyConfig(), "small": TinyConfig(seeds=7), "paper": TinyConfig(seeds=9, steps=9)},
     runs=lambda config: [run(config, name) for name in ("first", "second")],
-    needs={"demo": "", "small": "digits", "paper": "cifar10"},
+    datasets={"demo": "", "small": "digits", "paper": "cifar10"},
     folder="tiny",
 )

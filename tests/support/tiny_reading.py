@@ -34,7 +34,7 @@ EXPERIMENT = Experiment(
     shows="One can read.",
     scales={"demo": SMALL},
     runs=runs,
-    needs={"demo": ""},
+    datasets={"demo": ""},
     folder="tiny-reading",
 )
 

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from nap.lab import rows
 from nap.lab.aliases import slug
-from nap.lab.claims import Result, judge
+from nap.lab.claims import Result, evaluate
 from nap.lab.experiments.compare import EXPERIMENT
 from nap.lab.experiments.compare.config import ARMS, ArmName, CompareConfig
 from nap.lab.experiments.compare.figure import HEAD, lines
@@ -129,7 +129,7 @@ def _compared(config: CompareConfig, function: Function, options: TuneOptions, d
     made = rows.read(home(experiment, at_best))
     Console().print(_table(made, config))
     show(options.out, with_report=options.report)
-    return Comparison(code, options.out, found, made, judge(made))
+    return Comparison(code, options.out, found, made, evaluate(made))
 
 
 def _table(made: Rows, config: CompareConfig) -> Table:

@@ -75,11 +75,11 @@ def test_a_ratio_of_means_is_covered_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("freedom", "expected"), [(1, 12.7062), (2, 4.30265), (4, 2.77645), (9, 2.26216), (99, 1.98422)]
+    ("dof", "expected"), [(1, 12.7062), (2, 4.30265), (4, 2.77645), (9, 2.26216), (99, 1.98422)]
 )
-def test_students_quantile(freedom: int, expected: float) -> None:
-    assert student_quantile(0.975, freedom) == pytest.approx(expected, rel=1e-4)
-    assert student_quantile(0.025, freedom) == pytest.approx(-expected, rel=1e-4)
+def test_students_quantile(dof: int, expected: float) -> None:
+    assert student_quantile(0.975, dof) == pytest.approx(expected, rel=1e-4)
+    assert student_quantile(0.025, dof) == pytest.approx(-expected, rel=1e-4)
 
 
 def test_a_mean_has_the_t_interval() -> None:

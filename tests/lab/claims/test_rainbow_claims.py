@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import synthetic_rainbow_rows as made_up
-from nap.lab.claims import Claim, Evidence, Region, Verdict, judge, to_json
+from nap.lab.claims import Claim, Evidence, Region, Verdict, evaluate, to_json
 from nap.lab.claims.claim import NotEnough
 from nap.lab.claims.effects import decide
 from nap.lab.claims.samples import RESUMABLE, UNFINISHED, Samples, Series
 from nap.lab.experiments import experiments
-from nap.lab.experiments.common.rainbow.claims import FINAL, FIRST, Scores, arms, scores
-from nap.lab.experiments.fig3.claims import at_least, gain, sharp
-from nap.lab.experiments.fig6.claims import reached
+from nap.lab.experiments.common.rainbow.claims import FINAL, FIRST, Scores, scores
+from nap.lab.experiments.fig3.claims import at_least, gain, sharp_rise
+from nap.lab.experiments.fig6.claims import time_to_reach
 from nap.lab.rows import Rows
 from synthetic_rainbow_rows import FRAMES, GAMES, SEEDS, WORLDS, Row
 
@@ -27,7 +27,7 @@ Thin = Callable[[Row], Row | None]
 
 
 def verdicts(rows: Iterable[Row]) -> dict[str, Evidence]:
-    return {claim.id: evidence for claim, evidence in judge(Rows(rows))}
+    return {claim.id: evidence for claim, evidence in evaluate(Rows(rows))}
 
 
 @cache
@@ -70,7 +70,7 @@ def disagreeing(experiment: str) -> dict[str, Evidence]:
 def test_seeds_that_disagree_decide_nothing(claim: Claim) -> None:
     found = disagreeing(claim.experiment)[claim.id]
     assert found.verdict is Verdict.OPEN, found.sentence
-    assert "reaches past" in found.missing
+    assert "crosses the limit" in found.reason
 
 
 def two_seeds(row: Row) -> Row | None:
@@ -110,7 +110,7 @@ def test_says_what_is_missing(experiment: str, thin: str) -> None:
     rows = [kept for row in WORLDS[experiment](True) if (kept := change(row)) is not None]
     for name, evidence in verdicts(rows).items():
         assert evidence.verdict is Verdict.OPEN, f"{name}: {evidence.sentence}"
-        assert message in evidence.missing, name
+        assert message in evidence.reason, name
 
 
 @pytest.mark.parametrize("as_told", [True, False])
@@ -130,8 +130,8 @@ def test_without_human_scores_the_scale_is_the_range_that_all_agents_span() -> N
         for row in made_up.fig3(True, games=("catch",))
         if "score" in row
     ]
-    found = scores(Samples(Rows(rows)), arms("NaP", "LayerNorm"))
-    np.testing.assert_allclose(found.at(FINAL)[:, :, 0], [[50, 100]] * SEEDS)
+    found = scores(Samples(Rows(rows)), "NaP", "LayerNorm")
+    np.testing.assert_allclose(found.during(FINAL)[:, :, 0], [[50, 100]] * SEEDS)
     assert found.unit == "% of the range of scores"
 
 
@@ -139,15 +139,15 @@ def test_with_human_scores_the_scale_is_theirs() -> None:
     rows = [
         row | {"score": -20.7 + 35.3 / 2} for row in made_up.fig3(True, games=("pong",)) if "score" in row
     ]
-    found = scores(Samples(Rows(rows)), arms("NaP"))
-    np.testing.assert_allclose(found.at(FINAL), 50)
+    found = scores(Samples(Rows(rows)), "NaP")
+    np.testing.assert_allclose(found.during(FINAL), 50)
     assert found.unit == "% of a human's score"
 
 
 def test_a_game_whose_score_never_changes_shows_nothing() -> None:
     rows = [row | {"score": 1.0} for row in made_up.suite(True, games=("catch",)) if "score" in row]
     assert (
-        "no agent ever changes its score in catch" in verdicts(rows)["fig5-suite.layernorm-improves"].missing
+        "no agent ever changes its score in catch" in verdicts(rows)["fig5-suite.layernorm-improves"].reason
     )
 
 
@@ -163,7 +163,7 @@ def test_a_part_of_a_run_without_an_episode_is_named() -> None:
     rows = [row | ({"score": None} if silent(row) else {}) for row in made_up.suite(True)]
     found = verdicts(rows)
     expected = "NaP in pong, seed 3: no episode ended from 90 to 100 % of the run"
-    assert found["fig5-suite.constant-rate-worse"].missing == expected
+    assert found["fig5-suite.constant-rate-worse"].reason == expected
     assert found["fig5-suite.layernorm-improves"].verdict is Verdict.HOLDS
 
 
@@ -177,20 +177,20 @@ def test_a_game_that_was_only_tried_does_not_count() -> None:
 
 def test_a_game_that_an_arm_lacks_is_named() -> None:
     rows = [row for row in made_up.suite(True) if (row["arm"], row["game"]) != ("NaP", "pong")]
-    missing = verdicts(rows)["fig5-suite.schedule-best-iqm"].missing
-    assert missing == "there are no rows of arm “NaP”, game “pong”"
+    reason = verdicts(rows)["fig5-suite.schedule-best-iqm"].reason
+    assert reason == "there are no rows of arm “NaP”, game “pong”"
 
 
 def test_an_agent_that_stopped_on_the_way_is_named() -> None:
     rows = [row for row in made_up.suite(True) if row["arm"] != "NaP" or row["frames"] <= FRAMES / 2]
-    missing = verdicts(rows)["fig5-suite.schedule-best-iqm"].missing
-    assert "arm “NaP”, game “breakout” stops at frames 2500000 of 5000000" in missing
+    reason = verdicts(rows)["fig5-suite.schedule-best-iqm"].reason
+    assert "arm “NaP”, game “breakout” stops at frames 2500000 of 5000000" in reason
 
 
 def test_a_sequence_that_stopped_before_the_second_visit_is_named() -> None:
     rows = [row for row in made_up.sequential(True) if (row["arm"], row["cycle"]) != ("NaP", 2)]
-    missing = verdicts(rows)["fig5-sequential.nap-as-good-as-fresh"].missing
-    assert "no rows of arm “NaP”, cycle “2”" in missing
+    reason = verdicts(rows)["fig5-sequential.nap-as-good-as-fresh"].reason
+    assert "no rows of arm “NaP”, cycle “2”" in reason
 
 
 def test_a_fresh_agents_rows_need_not_tell_frames_in_game() -> None:
@@ -258,7 +258,7 @@ def test_arms_are_compared_on_the_seeds_that_they_share() -> None:
 def test_the_order_of_rows_does_not_matter() -> None:
     rows = list(made_up.fig6(True))
     shuffled = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]
-    assert to_json(judge(Rows(rows))) == to_json(judge(Rows(shuffled)))
+    assert to_json(evaluate(Rows(rows))) == to_json(evaluate(Rows(shuffled)))
 
 
 def test_who_hardly_learns_is_no_reference() -> None:
@@ -267,10 +267,10 @@ def test_who_hardly_learns_is_no_reference() -> None:
         return row if learnt else row | {"score": made_up.raw(row["game"], 0.001)}
 
     found = verdicts(map(nothing, [*made_up.fig3(True), *made_up.sequential(True)]))
-    assert "LayerNorm hardly learns: it scores 0.1 %" in found["fig3.schedule-closes-gap"].missing
-    assert "0 of at least 1 game" in found["fig3.constant-rate-may-stall"].missing
-    assert "fresh Rainbow hardly learns" in found["fig5-sequential.nap-as-good-as-fresh"].missing
-    assert "learns none of the games" in found["fig5-sequential.rainbow-poor"].missing
+    assert "LayerNorm hardly learns: it scores 0.1 %" in found["fig3.schedule-closes-gap"].reason
+    assert "0 of at least 1 game" in found["fig3.constant-rate-may-stall"].reason
+    assert "fresh Rainbow hardly learns" in found["fig5-sequential.nap-as-good-as-fresh"].reason
+    assert "learns none of the games" in found["fig5-sequential.rainbow-poor"].reason
 
 
 def test_where_nobody_learns_there_is_nothing_to_see() -> None:
@@ -278,10 +278,10 @@ def test_where_nobody_learns_there_is_nothing_to_see() -> None:
         return row | ({"score": made_up.raw(row["game"], 0.01)} if "score" in row else {})
 
     found = verdicts(map(flat, [*made_up.fig3(True), *made_up.fig6(True)]))
-    assert "0 of at least 2 games" in found["fig3.schedule-late-jump"].missing
-    assert "NaP, ends at 0.25 hardly learns" in found["fig6.fast-plateaus"].missing
-    assert "NaP, ends at 1 hardly learns" in found["fig6.whole-run-picks-up"].missing
-    assert "in no game do all four" in found["fig6.curves-shift"].missing
+    assert "0 of at least 2 games" in found["fig3.schedule-late-jump"].reason
+    assert "NaP, ends at 0.25 hardly learns" in found["fig6.fast-plateaus"].reason
+    assert "NaP, ends at 1 hardly learns" in found["fig6.whole-run-picks-up"].reason
+    assert "in no game do all four" in found["fig6.curves-shift"].reason
 
 
 def test_less_far_below_random_play_is_no_success() -> None:
@@ -303,8 +303,8 @@ def test_several_games_are_enough() -> None:
     found = at_least(2, {"a": bad, "b": better, "c": unsure, "d": good})
     assert found.verdict is Verdict.HOLDS
     assert found.effect == pytest.approx(1)
-    assert "holds in 2 of 4 games, 2 needed; here “d”" in found.what
-    assert list(found.parts) == ["a", "b", "c", "d"]
+    assert "holds in 2 of 4 games, 2 required; here “d”" in found.quantity
+    assert list(found.cases) == ["a", "b", "c", "d"]
     assert at_least(2, {"a": bad, "b": better, "c": unsure}).verdict is Verdict.OPEN
     assert at_least(2, {"a": bad, "b": better, "c": bad}).verdict is Verdict.FAILS
     with pytest.raises(NotEnough, match=r"too few games .* 1 of at least 2 games"):
@@ -320,17 +320,17 @@ def test_a_sharp_rise_is_half_again_a_straight_line() -> None:
         found = Scores({("NaP", "pong"): series}, ["NaP"], ["pong"])
         return float((gain(found, start, end) / gain(found, FIRST, FINAL))[0, 0])
 
-    assert sharp(start, end) == pytest.approx(1 / 3)
-    assert share(time) == pytest.approx(sharp(start, end) / 1.5)
-    assert share(1 - np.exp(-10 * time)) < sharp(start, end) < share(np.clip(3 * time - 1, 0, 1))
+    assert sharp_rise(start, end) == pytest.approx(1 / 3)
+    assert share(time) == pytest.approx(sharp_rise(start, end) / 1.5)
+    assert share(1 - np.exp(-10 * time)) < sharp_rise(start, end) < share(np.clip(3 * time - 1, 0, 1))
 
 
 def test_a_score_that_is_never_reached_counts_as_reached_at_the_end() -> None:
     curve = Series(
         np.array([[0.0, 1.0, 0.0, 1.0], [0.0, np.nan, 0.0, 1.0], [0.0] * 4]), [0, 1, 2], [1, 2, 3, 4]
     )
-    np.testing.assert_array_equal(reached(curve, 0.5), [0.5, 1.0, 1.0])
-    np.testing.assert_array_equal(reached(curve, 0.0), 0.25)
+    np.testing.assert_array_equal(time_to_reach(curve, 0.5), [0.5, 1.0, 1.0])
+    np.testing.assert_array_equal(time_to_reach(curve, 0.0), 0.25)
 
 
 @pytest.mark.parametrize("delay", [1.0, 0.4, 0.0])
@@ -355,15 +355,15 @@ def test_a_noisy_layer_is_judged_by_means_and_noise_together() -> None:
     ]
     found = verdicts([*made_up.minatar(True), *noise])["minatar.layernorm-layer-norms"]
     assert found.verdict is Verdict.HOLDS
-    assert set(found.parts) == {"conv1", "hidden"}
-    assert found.parts["hidden"].effect == pytest.approx(found.parts["conv1"].effect)
+    assert set(found.cases) == {"conv1", "hidden"}
+    assert found.cases["hidden"].effect == pytest.approx(found.cases["conv1"].effect)
 
 
 def test_one_layer_that_does_not_grow_fails_the_claim_on_all() -> None:
     rows = [row | ({"norm": 3.0} if row.get("layer") == "conv1" else {}) for row in made_up.minatar(True)]
     found = verdicts(rows)["minatar.layernorm-layer-norms"]
     assert found.verdict is Verdict.FAILS
-    assert "least for “conv1”" in found.what
+    assert "least for “conv1”" in found.quantity
 
 
 def test_an_agent_that_is_better_where_it_should_be_the_same_fails() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nap.lab import aliases
 from nap.lab import rows as row_files
-from nap.lab.claims import judge
+from nap.lab.claims import evaluate
 from nap.lab.cli.options import parse
 from nap.lab.datasets.catalog import find_images
 from nap.lab.experiments import experiments, fig4, readers, stats
@@ -63,12 +63,12 @@ def rows_of(name: str) -> Rows:
 
 def assert_every_claim_is_decided(name: str, rows: Rows) -> None:
     """None lacks rows, columns or tasks; what the numbers say is another matter at this size."""
-    results = judge(rows)
+    results = evaluate(rows)
     assert {claim.id for claim, _ in results} == {claim.id for each in readers(name) for claim in each.claims}
     for claim, evidence in results:
-        assert evidence.effect is not None, f"{claim.id} ({evidence.subject}): {evidence.missing}"
+        assert evidence.effect is not None, f"{claim.id} ({evidence.subject}): {evidence.reason}"
         assert evidence.seeds == 3
-        assert all(part.effect is not None for part in evidence.parts.values())
+        assert all(part.effect is not None for part in evidence.cases.values())
 
 
 def assert_every_panel_is_full(name: str, rows: Rows) -> None:
@@ -85,7 +85,7 @@ def test_every_scale_can_be_built(name: str, scale: str) -> None:
     experiment = ALL[name]
     config = experiment.scales[scale]
     data = find_images(config.data)
-    assert experiment.needs[scale] == config.data
+    assert experiment.datasets[scale] == config.data
     assert config.seeds >= 3  # fewer decide no claim
     assert config.batch_size <= (config.images or data.splits["train"].images) <= data.splits["train"].images
     runs = experiment.runs(config)

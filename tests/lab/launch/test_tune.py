@@ -18,7 +18,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nap.lab.claims import judge
+from nap.lab.claims import evaluate
 from nap.lab.cli.main import main
 from nap.lab.experiments import MODULES, fig1
 from nap.lab.experiments.experiment import Experiment, Run, Tuning
@@ -99,7 +99,7 @@ EXPERIMENT = Experiment(
     shows="Tuning finds its top.",
     scales={"demo": Peak(), "small": Peak(), "paper": Peak()},
     runs=peak_runs,
-    needs={"demo": "", "small": "", "paper": ""},
+    datasets={"demo": "", "small": "", "paper": ""},
     folder="peak",
     tuning=ADAPTIVE,
 )
@@ -258,9 +258,9 @@ def test_rows_of_tuning_seeds_decide_no_claim() -> None:
         for seed in (0, 1, 2, 100, 101)
         for step in range(6)
     ]
-    alone = judge(Rows(row for row in rows if row["seed"] < FIRST_TUNING_SEED))
-    assert [evidence for _, evidence in judge(Rows(rows))] == [evidence for _, evidence in alone]
-    assert judge(Rows(row for row in rows if row["seed"] >= FIRST_TUNING_SEED)) == []
+    alone = evaluate(Rows(row for row in rows if row["seed"] < FIRST_TUNING_SEED))
+    assert [evidence for _, evidence in evaluate(Rows(rows))] == [evidence for _, evidence in alone]
+    assert evaluate(Rows(row for row in rows if row["seed"] >= FIRST_TUNING_SEED)) == []
 
 
 def test_nap_shares_the_rate_of_the_arm_with_its_rule() -> None:

@@ -105,7 +105,7 @@ def test_the_page_fits_a_phone(page: str) -> None:
 def test_verdicts_are_counted_as_nap_claims_counts_them(results: Path, page: str) -> None:
     from nap.lab import claims
 
-    verdicts = [e.verdict for rows in claims.read(results).values() for _, e in claims.judge(rows)]
+    verdicts = [e.verdict for rows in claims.read(results).values() for _, e in claims.evaluate(rows)]
     hold = verdicts.count(claims.Verdict.HOLDS)
     assert len(verdicts) > 20
     assert f"{hold} of {len(verdicts)} claims hold" in Page(page).text

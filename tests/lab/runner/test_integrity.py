@@ -65,7 +65,7 @@ class Answer:
 
 def begun(results: Path) -> int:
     """`nap run walk`, without the reading of words and the verdicts at its end, which take a while."""
-    return run([(EXPERIMENT, Request("walk", RunOptions(out=results), CONFIG))], judge=False)
+    return run([(EXPERIMENT, Request("walk", RunOptions(out=results), CONFIG))], print_verdicts=False)
 
 
 def answer(act: Callable[[], int]) -> Answer:
@@ -158,10 +158,10 @@ def check_what_is_judged(home: Path, state: str, truth: bytes) -> None:
     """No claim is decided on rows that are not the finished ones, unless they are said to be unverified."""
     if not [*home.glob("rows.jsonl"), *home.glob("manifest.json")]:
         with pytest.raises(ValueError, match=r"no rows\.jsonl in"):
-            folders.found(home.parents[1])
+            folders.read_with_damage(home.parents[1])
         return
-    read = folders.found(home.parents[1])
-    unmarked = [row for of in read.rows.values() for row in of if UNFINISHED not in row]
+    read = folders.read_with_damage(home.parents[1])
+    unmarked = [row for of in read.by_folder.values() for row in of if UNFINISHED not in row]
     if unmarked and not read.unverified:
         assert state == "finished"
         assert (home / "rows.jsonl").read_bytes() == truth

@@ -1,6 +1,6 @@
-"""What the paper says about its figures, decided on stored rows: effect, interval over seeds, verdict.
+"""The claims of the paper, tested on stored rows: effect, 95 % interval over seeds, verdict.
 
-    results = judge(read("results")["results/fig1-demo"])      # [(claim, evidence), ...]
+    results = evaluate(read("results")["results/fig1-demo"])      # [(claim, evidence), ...]
     print(table(results))
 
 Needs numpy alone, so verdicts can be had wherever the rows are.
@@ -8,7 +8,7 @@ Needs numpy alone, so verdicts can be had wherever the rows are.
 
 from nap.lab.claims.claim import Claim, Evidence, Region, Verdict
 from nap.lab.claims.folders import command, read
-from nap.lab.claims.verdicts import Result, judge, table, to_json
+from nap.lab.claims.verdicts import Result, evaluate, table, to_json
 
 __all__ = [
     "Claim",
@@ -17,7 +17,7 @@ __all__ = [
     "Result",
     "Verdict",
     "command",
-    "judge",
+    "evaluate",
     "read",
     "table",
     "to_json",

@@ -1,4 +1,4 @@
-"""What a claim is, what counts as evidence for it, and when it holds."""
+"""Claims, the evidence for them, and the rule that makes a verdict of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(StrEnum):
-    """What the rows say of a claim."""
+    """The outcome of testing a claim on rows."""
 
     HOLDS = "holds"
     FAILS = "fails"
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 
 
 class NotEnough(Exception):
-    """Rows, arms, seeds or tasks to decide a claim on are missing, and which; `Claim.judge` catches it."""
+    """Too few rows, arms, seeds or tasks to test a claim; `Claim.evaluate` turns it into an open verdict."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Region:
     high: float = inf
 
     def verdict(self, low: float, high: float) -> Verdict:
-        """Holds where all of the interval lies inside, fails where none does."""
+        """Holds if the whole interval lies inside the region, fails if none of it does, else open."""
         if self.low < low and high < self.high:
             return Verdict.HOLDS
         if high <= self.low or self.high <= low:
@@ -53,44 +53,49 @@ class Region:
 
 @dataclass(frozen=True)
 class Evidence:
-    """An effect with its interval over seeds, what the claim needs of it, and the verdict."""
+    """An effect with its 95 % interval over seeds, the region in which the claim holds, and the verdict."""
 
     verdict: Verdict
-    what: str = ""  # is measured, in words
-    unit: str = ""  # of effect, low, high and needs, in words
+    quantity: str = ""  # what was measured, in words
+    unit: str = ""  # of effect, interval and region
     effect: float | None = None
     low: float | None = None  # ends of the 95 % interval
     high: float | None = None
-    needs: Region | None = None
+    region: Region | None = None
     seeds: int = 0
-    missing: str = ""  # what it would take, where there is not enough evidence
-    subject: str = ""  # which of several networks or streams: "mlp, random labels"
-    parts: Mapping[str, Evidence] = field(default_factory=dict)  # the cases that an overall verdict sums up
-    p_fails: float = 1.0  # one-sided: how likely chance puts the effect so far outside of what is needed
-    p_holds: float = 1.0  # and so far inside
+    reason: str = ""  # why the claim is open
+    subject: str = ""  # the network, stream or form that was tested: "mlp, random labels"
+    cases: Mapping[str, Evidence] = field(default_factory=dict)  # of a claim about several arms or games
+    p_fails: float = 1.0  # one-sided p-value against the hypothesis that the claim holds
+    p_holds: float = 1.0  # and against the hypothesis that it fails
 
     @property
     def sentence(self) -> str:
-        """All of it in plain words."""
+        """The evidence as one sentence."""
         if self.effect is None:
-            return f"Not enough evidence: {self.missing}."
-        spread = "" if self.low is None else f" (95 % interval {self.interval}, {self.seeds} seeds)"
-        end = f": {self.missing}" if self.missing else ""
-        measured = f"{self.what[:1].upper()}{self.what[1:]}: {number(self.effect)} {self.unit}{spread}"
-        return f"{measured}; the claim needs {self.needs}. {str(self.verdict).capitalize()}{end}."
+            return f"Not enough evidence: {self.reason}."
+        interval = "" if self.low is None else f" (95 % interval {self.interval}, {self.seeds} seeds)"
+        end = f": {self.reason}" if self.reason else ""
+        measured = f"{self.quantity[:1].upper()}{self.quantity[1:]}: {self.estimate} {self.unit}{interval}"
+        return f"{measured}; the claim requires {self.region}. {str(self.verdict).capitalize()}{end}."
+
+    @property
+    def estimate(self) -> str:
+        """The effect as text; empty without one."""
+        return "" if self.effect is None else number(self.effect)
 
     @property
     def interval(self) -> str:
-        """The two ends as text, or nothing."""
+        """The ends of the interval as text; empty without one."""
         return "" if self.low is None or self.high is None else f"{number(self.low)} to {number(self.high)}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; a region's open end is null."""
-        bounds = (None, None) if self.needs is None else (self.needs.low, self.needs.high)
+        bounds = (None, None) if self.region is None else (self.region.low, self.region.high)
         return {
             "verdict": str(self.verdict),
             "subject": self.subject,
-            "what": self.what,
+            "what": self.quantity,
             "unit": self.unit,
             "effect": self.effect,
             "low": self.low,
@@ -98,51 +103,51 @@ class Evidence:
             "holds_above": None if bounds[0] == -inf else bounds[0],
             "holds_below": None if bounds[1] == inf else bounds[1],
             "seeds": self.seeds,
-            "missing": self.missing,
+            "missing": self.reason,
             "sentence": self.sentence,
-            "parts": {name: part.to_json() for name, part in self.parts.items()},
+            "parts": {name: part.to_json() for name, part in self.cases.items()},
         }
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, in our words, with the check that decides it on rows."""
+    """A statement of the paper, in our words, with the function that tests it on rows."""
 
     id: str  # "fig1.no-norm-accuracy-falls"
-    says: str
-    where: str  # section and figure of the paper
+    statement: str
+    source: str  # section and figure of the paper
     check: Callable[[Samples], Evidence]
-    apart: tuple[str, ...] = ()  # keys of rows that are judged apart: a verdict for each network and stream
-    only: Mapping[str, str] = field(default_factory=dict)  # the paper says it of these rows alone
+    group_by: tuple[str, ...] = ()  # columns: one verdict for each combination of their values
+    applies_to: Mapping[str, str] = field(default_factory=dict)  # column → the value that it is about
 
     @property
     def experiment(self) -> str:
         """The experiment that the claim is about."""
         return self.id.partition(".")[0]
 
-    def judge(self, samples: Samples) -> Evidence:
-        """The evidence of these rows, which may be that there is not enough."""
+    def evaluate(self, samples: Samples) -> Evidence:
+        """The evidence in these rows; open, with the reason, if there is not enough."""
         try:
             return self.check(samples)
         except NotEnough as reason:
-            return Evidence(Verdict.OPEN, missing=str(reason))
+            return Evidence(Verdict.OPEN, reason=str(reason))
 
 
-def apart(keys: tuple[str, ...], *claims: Claim) -> tuple[Claim, ...]:
-    """These claims, with a verdict for each value of these columns where they name none themselves."""
-    return tuple(claim if claim.apart else replace(claim, apart=keys) for claim in claims)
+def grouped(columns: tuple[str, ...], *claims: Claim) -> tuple[Claim, ...]:
+    """These claims, each tested for every combination of values of these columns unless it names its own."""
+    return tuple(claim if claim.group_by else replace(claim, group_by=columns) for claim in claims)
 
 
-def asked_of(claims: Iterable[Claim], experiment: str, where: str) -> tuple[Claim, ...]:
-    """Claims about another experiment, asked of this one; of two with one name the first.
+def restated(claims: Iterable[Claim], experiment: str, note: str) -> tuple[Claim, ...]:
+    """The claims of another experiment, tested on this one; `note` says what the paper states them for.
 
-    `where` says what the paper said them of.
+    Of two claims with the same name the first stays.
     """
-    asked: dict[str, Claim] = {}
+    found: dict[str, Claim] = {}
     for claim in claims:
-        name = f"{experiment}.{claim.id.partition('.')[2]}"
-        asked.setdefault(name, replace(claim, id=name, where=f"{claim.where}; {where}"))
-    return tuple(asked.values())
+        id_ = f"{experiment}.{claim.id.partition('.')[2]}"
+        found.setdefault(id_, replace(claim, id=id_, source=f"{claim.source}; {note}"))
+    return tuple(found.values())
 
 
 def number(value: float) -> str:

@@ -10,104 +10,104 @@ from pathlib import Path
 
 from nap.lab import rows as row_files
 from nap.lab.claims.claim import Verdict
-from nap.lab.claims.samples import DAMAGED, UNFINISHED, standing
-from nap.lab.claims.verdicts import Result, judge, summary, table, to_json
+from nap.lab.claims.samples import DAMAGED, UNFINISHED, run_status
+from nap.lab.claims.verdicts import Result, evaluate, summary, table, to_json
 from nap.lab.rows import Rows
 from nap.lab.stored import MANIFEST, UNVERIFIED, StoredRun, stored_run
 
 ALL_HOLD, NOT_ALL_HOLD = 0, 1
-# what rows cause that `nap run` did not write so: a column that is missing, or of another kind
-ODD_ROWS = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+# raised by rows that `nap run` did not write: a column is missing, or holds another type
+ROW_ERRORS = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
-class Found:
-    """The rows below a folder, and how far they can be trusted."""
+class StoredRows:
+    """The rows below a folder, and what is known of their integrity."""
 
-    rows: Mapping[str, Rows]  # by the folder of their runs, so that scales are not mixed
-    damage: tuple[str, ...]  # a line for each run that is not as it was written
-    unverified: int  # runs whose rows have no checksum: they are older than those
+    by_folder: Mapping[str, Rows]  # by the folder that holds the runs, so that scales are not mixed
+    damage: tuple[str, ...]  # one line for each damaged run
+    unverified: int  # runs without a checksum of their rows
     runs: int
 
 
 def read(directory: Path | str) -> Mapping[str, Rows]:
-    """The rows below `directory` by the folder of their runs, so that scales are not mixed.
+    """The rows below `directory`, by the folder that holds their runs, so that scales are not mixed.
 
-    Rows of a run whose manifest says that it is not finished are marked with how it stands, and so are those
-    of a damaged one: no claim is decided on them.
+    Rows of unfinished and damaged runs are marked with the status of their run: they decide no claim.
     """
-    return found(Path(directory)).rows
+    return read_with_damage(Path(directory)).by_folder
 
 
-def found(directory: Path) -> Found:
-    """The rows below a folder, each run's checked against its manifest."""
+def read_with_damage(directory: Path) -> StoredRows:
+    """The rows below a folder, each run checked against its manifest."""
     files = [path for name in (row_files.FILE_NAME, MANIFEST) for path in directory.rglob(name)]
     if not files:
         raise ValueError(
             f"no {row_files.FILE_NAME} in {directory} or below it; `nap run` writes one for each run"
         )
     rows: dict[str, list[row_files.Row]] = {}
-    damage, unverified, homes = [], 0, sorted({file.parent for file in files})
-    for home in homes:
-        run = stored_run(home)
-        words = mark(run)
-        marked = {UNFINISHED: words} if words else {}
-        rows.setdefault(str(home.parent), []).extend({"run": home.name} | row | marked for row in run.rows)
-        damage += [f"{home} is damaged: {problem}" for problem in run.damage[:1]]
+    damage, unverified, run_folders = [], 0, sorted({file.parent for file in files})
+    for folder in run_folders:
+        run = stored_run(folder)
+        status = status_of(run)
+        extra = {UNFINISHED: status} if status else {}
+        rows.setdefault(str(folder.parent), []).extend({"run": folder.name} | row | extra for row in run.rows)
+        damage += [f"{folder} is damaged: {problem}" for problem in run.damage[:1]]
         unverified += len(run.rows) > 0 and not run.verified and not run.damage
-    return Found({folder: Rows(of) for folder, of in rows.items()}, tuple(damage), unverified, len(homes))
+    by_folder = {folder: Rows(found) for folder, found in rows.items()}
+    return StoredRows(by_folder, tuple(damage), unverified, len(run_folders))
 
 
-def mark(run: StoredRun) -> str:
-    """How a run stands that decides nothing; "" for a finished one, and for rows that were copied alone."""
+def status_of(run: StoredRun) -> str:
+    """Why a run decides no claim; "" for a finished one, and for rows that were copied without a manifest."""
     if run.damage:
         return DAMAGED
-    return standing(run.manifest) if run.manifest else ""
+    return run_status(run.manifest) if run.manifest else ""
 
 
 def command(directory: Path | str, json: bool = False) -> int:
-    """Prints the verdicts on all runs below `directory`; 0 if every claim holds and nothing is damaged.
+    """Print the verdicts on all runs below `directory`; 0 if every claim holds and nothing is damaged.
 
-    What cannot be trusted is said on standard error.
+    Warnings about damaged and unverified runs go to standard error.
     """
-    read = found(Path(directory))
-    damage = [f"{line}; no claim is decided on its rows" for line in read.damage]
+    stored = read_with_damage(Path(directory))
+    damage = [f"{line}; no claim is decided on its rows" for line in stored.damage]
     results: dict[str, list[Result]] = {}
-    for folder, rows in read.rows.items():
+    for folder, rows in stored.by_folder.items():
         try:
-            results[folder] = judge(rows)
-        except ODD_ROWS as error:
-            damage.append(f"{folder}: no verdicts: {in_words(error)}")
+            results[folder] = evaluate(rows)
+        except ROW_ERRORS as error:
+            damage.append(f"{folder}: no verdicts: {explain(error)}")
     for line in damage:
         print(f"warning: {line}", file=sys.stderr)
-    if read.unverified:
-        print(f"note: {read.unverified} of {read.runs} runs are {UNVERIFIED}", file=sys.stderr)
-    together = [result for of in results.values() for result in of]
-    if not together:
+    if stored.unverified:
+        print(f"note: {stored.unverified} of {stored.runs} runs are {UNVERIFIED}", file=sys.stderr)
+    everything = [result for group in results.values() for result in group]
+    if not everything:
         raise ValueError(f"the rows below {directory} are of no experiment that the paper makes claims about")
     if json:
-        objects = [{"folder": folder} | entry for folder, of in results.items() for entry in to_json(of)]
+        objects = [
+            {"folder": folder} | entry for folder, group in results.items() for entry in to_json(group)
+        ]
         print(dumps(objects, indent=2, ensure_ascii=False))
     else:
-        shown = {folder: of for folder, of in results.items() if of}  # runs of a tuning decide nothing
-        for folder, of in shown.items():
-            print(f"{folder}\n\n{table(of)}\n")
+        shown = {folder: group for folder, group in results.items() if group}  # tuning runs decide nothing
+        for folder, group in shown.items():
+            print(f"{folder}\n\n{table(group)}\n")
         if len(shown) > 1:
-            print(f"In all {summary(together)}")
-    all_hold = all(evidence.verdict is Verdict.HOLDS for _, evidence in together)
+            print(f"In total {summary(everything)}")
+    all_hold = all(evidence.verdict is Verdict.HOLDS for _, evidence in everything)
     return ALL_HOLD if all_hold and not damage else NOT_ALL_HOLD
 
 
-def in_words(error: Exception) -> str:
-    """What rows are like that cause such an error.
+def explain(error: Exception) -> str:
+    """What is wrong with rows that cause this error.
 
-    >>> in_words(KeyError("step")), in_words(ValueError("two rows have a 'loss'"))
+    >>> explain(KeyError("step")), explain(ValueError("two rows have a 'loss'"))
     ("the rows have no 'step': was the file edited?", "two rows have a 'loss'")
     """
     if type(error) is ValueError:
         return str(error)
     if isinstance(error, KeyError):
         return f"the rows have no {error.args[0]!r}: was the file edited?"
-    return (
-        f"the rows are not such as `nap run` writes ({type(error).__name__}: {error}): was the file edited?"
-    )
+    return f"`nap run` does not write such rows ({type(error).__name__}: {error}): was the file edited?"

@@ -1,4 +1,4 @@
-"""Verdicts: every claim about some rows, decided on them; as a table for a terminal, and as JSON."""
+"""Verdicts: every claim about some rows, tested on them; as a table for a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -18,47 +18,46 @@ from nap.lab.seeds import for_tuning
 
 Result = tuple[Claim, Evidence]
 MARKS = {Verdict.HOLDS: "✓", Verdict.FAILS: "✗", Verdict.OPEN: "?"}
-SAYS, EFFECT, NEEDS, SEEDS = 48, 31, 13, 5  # columns; 100 with the gaps between them
+STATEMENT, EFFECT, REGION, SEEDS = 48, 31, 13, 5  # widths of columns; 100 with the gaps between them
+RIGHT = EFFECT + REGION + SEEDS + 2  # width of the text below the numbers
 
 
-def judge(rows: Rows) -> list[Result]:
-    """Every claim that `rows` are about with its evidence, once for each network and stream.
+def evaluate(rows: Rows) -> list[Result]:
+    """Every claim about `rows` with its evidence, once for each group that it is tested on.
 
     The rows of an experiment must be of one scale; `nap.lab.claims.read` keeps folders apart. Rows of tuning
     seeds decide nothing.
 
     >>> rows = Rows([{"experiment": "walk", "arm": "GD", "seed": 0, "step": 0, "dead": 0.5}])
-    >>> claim, evidence = judge(rows)[0]
+    >>> claim, evidence = evaluate(rows)[0]
     >>> print(claim.id, "–", evidence.sentence)
     walk.plain-monotone – Not enough evidence: arm “GD” has too few steps for a trend: 1 of at least 4.
     """
     rows = Rows(row for row in rows if not for_tuning(row.get("seed")))
-    found: list[Result] = []
-    for experiment, name in _about(rows):
+    results: list[Result] = []
+    for experiment, name in _experiments_about(rows):
         groups: dict[tuple[str, ...], dict[tuple[Any, ...], Samples]] = {}
         for claim in experiment.claims:
-            if claim.apart not in groups:
-                groups[claim.apart] = _apart(rows.where(experiment=name), claim.apart)
-            for values, samples in groups[claim.apart].items():
-                if all(
-                    value == claim.only.get(key, value)
-                    for key, value in zip(claim.apart, values, strict=True)
-                ):
+            if claim.group_by not in groups:
+                groups[claim.group_by] = _grouped(rows.where(experiment=name), claim.group_by)
+            for values, samples in groups[claim.group_by].items():
+                named = dict(zip(claim.group_by, values, strict=True))
+                if all(named.get(key, value) == value for key, value in claim.applies_to.items()):
                     subject = ", ".join(str(value) for value in values if value is not None)
-                    found.append((claim, replace(claim.judge(samples), subject=subject)))
-    return found
+                    results.append((claim, replace(claim.evaluate(samples), subject=subject)))
+    return results
 
 
-def _about(rows: Rows) -> list[tuple[Experiment, str]]:
-    """The experiments that have claims about some of these rows, in order, each with its name in the rows."""
-    found = [(reader, str(name)) for name in rows.unique("experiment") for reader in readers(str(name))]
-    return sorted(found, key=lambda pair: (pair[0].order, pair[0].name))
+def _experiments_about(rows: Rows) -> list[tuple[Experiment, str]]:
+    """The experiments with claims about some of these rows, in order, each with its name in the rows."""
+    pairs = [(reader, str(name)) for name in rows.unique("experiment") for reader in readers(str(name))]
+    return sorted(pairs, key=lambda pair: (pair[0].order, pair[0].name))
 
 
-def _apart(rows: Rows, keys: tuple[str, ...]) -> dict[tuple[Any, ...], Samples]:
+def _grouped(rows: Rows, columns: tuple[str, ...]) -> dict[tuple[Any, ...], Samples]:
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault(tuple(row.get(key) for key in keys), []).append(row)
+        groups.setdefault(tuple(row.get(key) for key in columns), []).append(row)
     return {values: Samples(Rows(group)) for values, group in groups.items()}
 
 
@@ -70,18 +69,17 @@ def table(results: Sequence[Result]) -> str:
     lines = []
     for (experiment, subject), group in groups.items():
         title = f"{experiment}: {subject}" if subject else experiment
-        lines += [_line(title, "effect [95 % over seeds]", "needs", "seeds"), "─" * 100]
+        lines += [_line(title, "effect [95 % interval]", "requires", "seeds"), "─" * 100]
         for claim, evidence in group:
-            lines += _entry(f"{claim.says} ({claim.where})", evidence)
+            lines += _entry(f"{claim.statement} ({claim.source})", evidence)
         lines.append("")
-    parts = [part for _, evidence in results for part in evidence.parts.values()]
-    if any("Holm" in part.missing for part in parts):
+    if any("Holm" in case.reason for _, evidence in results for case in evidence.cases.values()):
         lines.append("Cases of one claim are corrected for their number (Holm), so some of them stay open.")
     return "\n".join([*lines, summary(results)])
 
 
 def summary(results: Iterable[Result]) -> str:
-    """How many claims hold, fail and are open, since there is not enough evidence.
+    """How many claims hold, fail and are open.
 
     >>> summary([])
     '0 claims: 0 hold, 0 fail, 0 open.'
@@ -94,35 +92,33 @@ def summary(results: Iterable[Result]) -> str:
 
 
 def to_json(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """One object a verdict."""
+    """One object for each verdict."""
     return [
-        {"id": claim.id, "experiment": claim.experiment, "says": claim.says, "where": claim.where}
+        {"id": claim.id, "experiment": claim.experiment, "says": claim.statement, "where": claim.source}
         | evidence.to_json()
         for claim, evidence in results
     ]
 
 
-def _entry(says: str, evidence: Evidence) -> Iterator[str]:
+def _entry(statement: str, evidence: Evidence) -> Iterator[str]:
+    left = wrap(statement, STATEMENT, initial_indent=f"{MARKS[evidence.verdict]} ", subsequent_indent="  ")
     if evidence.effect is None:
-        right = wrap(evidence.missing, EFFECT + NEEDS + SEEDS + 2)
+        right = wrap(evidence.reason, RIGHT)
     else:
-        right = [_effect(evidence), *wrap(evidence.unit, EFFECT)]
-        right += wrap(evidence.missing, EFFECT) if evidence.low is None else []
-    left = wrap(says, SAYS, initial_indent=f"{MARKS[evidence.verdict]} ", subsequent_indent="  ")
-    numbers = [(str(evidence.needs or ""), str(evidence.seeds or ""))]
-    for a, b, c in zip_longest(left, right, numbers):
-        yield _line(a or "", b or "", *(c or ()))
-    for name, part in evidence.parts.items():
-        yield _line(f"    {MARKS[part.verdict]} {name}", _effect(part), str(part.needs), str(part.seeds))
+        numbers = _line("", _effect(evidence), str(evidence.region or ""), str(evidence.seeds or ""))
+        right = [numbers[STATEMENT + 1 :], *wrap(f"{evidence.quantity} ({evidence.unit})", RIGHT)]
+        right += wrap(evidence.reason, RIGHT) if evidence.low is None else []
+    for a, b in zip_longest(left, right, fillvalue=""):
+        yield f"{a:{STATEMENT}} {b}".rstrip()
+    for name, case in evidence.cases.items():
+        yield _line(f"    {MARKS[case.verdict]} {name}", _effect(case), str(case.region), str(case.seeds))
 
 
 def _effect(evidence: Evidence) -> str:
-    if evidence.effect is None:
-        return ""
     if evidence.low is None or evidence.high is None:
-        return number(evidence.effect)
-    return f"{number(evidence.effect)} [{number(evidence.low)}, {number(evidence.high)}]"
+        return evidence.estimate
+    return f"{evidence.estimate} [{number(evidence.low)}, {number(evidence.high)}]"
 
 
-def _line(says: str, effect: str = "", needs: str = "", seeds: str = "") -> str:
-    return f"{says:{SAYS}} {effect:{EFFECT}} {needs:>{NEEDS}} {seeds:>{SEEDS}}".rstrip()
+def _line(statement: str, effect: str, region: str, seeds: str) -> str:
+    return f"{statement:{STATEMENT}} {effect:{EFFECT}} {region:>{REGION}} {seeds:>{SEEDS}}".rstrip()

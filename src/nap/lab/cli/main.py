@@ -140,8 +140,8 @@ def _list(args: argparse.Namespace) -> int:
             f"[bold]{experiment.name}[/bold]",
             f"{experiment.title}\n[dim]{experiment.shows}[/dim]",
             "\n".join(
-                f"{scale}: {config.seeds}, {experiment.needs.get(scale) or getattr(config, 'data', 'none')}"
-                for scale, config in scales.items()
+                f"{scale}: {each.seeds}, {experiment.datasets.get(scale) or getattr(each, 'data', 'none')}"
+                for scale, each in scales.items()
             ),
             end_section=True,
         )

@@ -52,7 +52,9 @@ def _do(words: Sequence[str]) -> int:
     requests = parse_requests(words)
     check_is_meant(requests)
     try:
-        return run([(told(experiment, request), request) for experiment, request in requests], judge=False)
+        return run(
+            [(told(experiment, request), request) for experiment, request in requests], print_verdicts=False
+        )
     except DataMissing as error:  # the driver need not learn that from each run
         print(f"nap run: {error}", file=sys.stderr)
         return NO_DATA

@@ -71,7 +71,7 @@ class Experiment:
     title: str  # a few words
     shows: str  # what the paper shows with it, one sentence
     scales: Mapping[str, Any]  # "demo" | "small" | "paper" → frozen config dataclass with `seeds: int`
-    needs: Mapping[str, str] = field(default_factory=dict)  # scale → names of data sets, with a comma between
+    datasets: Mapping[str, str] = field(default_factory=dict)  # scale → names, separated by commas
     package: str = ""  # `__name__`, in the __init__.py of its package
     runs: Callable[[Any], list[Run]] = _in_its_package
     folder: str = ""  # if not the name: experiments that measure the same runs share one
@@ -80,7 +80,7 @@ class Experiment:
     named_by_scale: bool = True  # whether the scale is a part of its folder's name
     order: float = inf  # its place in `nap list` and in reports
     like: Experiment | None = None  # another one, with settings of the same kind
-    said_of: str = ""  # what the paper said that one's claims of, in words
+    claims_note: str = ""  # what the paper states that one's claims for
 
     def __post_init__(self) -> None:
         if not self.folder:
@@ -96,9 +96,9 @@ class Experiment:
         """The paper's statements about it."""
         if (module := _module(self.package, "claims")) is not None:
             return module.CLAIMS
-        from nap.lab.claims.claim import asked_of
+        from nap.lab.claims.claim import restated
 
-        return () if self.like is None else asked_of(self.like.claims, self.name, self.said_of)
+        return () if self.like is None else restated(self.like.claims, self.name, self.claims_note)
 
     @property
     def figure(self) -> ModuleType | None:

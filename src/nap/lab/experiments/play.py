@@ -20,7 +20,7 @@ from nap.lab.loops.rainbow.learner import Learner
 from nap.lab.loops.rainbow.replay import Outcome, Replay
 from nap.lab.loops.rainbow.run import RainbowWork
 from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun, Changes, RainbowArm
-from nap.lab.report import films
+from nap.lab.report.page import FILMS
 from nap.lab.runner.checkpoint import load_latest
 
 SECONDS = 0.06  # that a frame is shown
@@ -60,7 +60,7 @@ def play(folder: Path, *, game: str = "", steps: int = 500, seed: int = 0) -> li
         write_gif(file, [picture(frame) for frame in frames])
         made.append((file, score))
         listed.append({"file": file.name, "game": game, "when": name, "score": score})
-    write_json(folder / films.FILE_NAME, listed)
+    write_json(folder / FILMS, listed)
     return made
 
 

@@ -44,7 +44,7 @@ FINE, FAILED = 0, 1
 FAILURE = "failure.txt"  # in a run's folder: the traceback of the error that ended it
 
 
-def run(requests: Sequence[tuple[Experiment, Request]], *, judge: bool = True) -> int:
+def run(requests: Sequence[tuple[Experiment, Request]], *, print_verdicts: bool = True) -> int:
     """Do what was asked; the exit code. Of the processes that torchrun started, rank 0 decides.
 
     With `judge` it ends with the verdicts; not so in a worker that does one run of many.
@@ -67,7 +67,7 @@ def run(requests: Sequence[tuple[Experiment, Request]], *, judge: bool = True) -
     with process_group(rank, device, parallel=options.parallel) as group:
         if group.is_rank0:
             with released(group):
-                return _run_on_rank0(requests, device, group, judge)
+                return _run_on_rank0(requests, device, group, print_verdicts)
         _follow_all([run for _, _, run in runs], device, group)
         return FINE
 
@@ -94,7 +94,10 @@ def _follow_all(runs: Sequence[Run], device: torch.device, group: ProcessGroup) 
 
 
 def _run_on_rank0(
-    requests: Sequence[tuple[Experiment, Request]], device: torch.device, group: ProcessGroup, judge: bool
+    requests: Sequence[tuple[Experiment, Request]],
+    device: torch.device,
+    group: ProcessGroup,
+    print_verdicts: bool,
 ) -> int:
     """All runs, and what they show; the exit code. All folders are checked before any work starts."""
     options = requests[0][1].options
@@ -106,7 +109,7 @@ def _run_on_rank0(
         code = run_all(tasks, ", ".join(r.name for _, r in requests), device, options, group, stop)
     if stop.signal is not None and code != FINE:
         return code
-    for folder in homes if judge else ():
+    for folder in homes if print_verdicts else ():
         show_what_came(folder, with_report=options.report)
     return code
 

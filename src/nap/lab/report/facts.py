@@ -13,7 +13,7 @@ from typing import Any
 
 from nap.lab import aliases, files, stored
 from nap.lab import rows as rows_of
-from nap.lab.claims.folders import mark
+from nap.lab.claims.folders import status_of
 from nap.lab.claims.samples import UNFINISHED
 from nap.lab.report.markup import Html, element, join, pairs, table
 from nap.lab.report.style import duration
@@ -114,7 +114,7 @@ def read_run(home: Path) -> RunFacts:
         problems.append(f"{stored.CONFIG} is not that of its rows: it was edited")
     if not len(rows):
         problems.append("it has no rows")
-    unfinished = mark(run)
+    unfinished = status_of(run)
     if manifest and unfinished and not run.damage:
         problems.append(f"it did not finish ({manifest.get('exit') or 'still at work, or killed'})")
     experiment = str((rows[0].get("experiment") if len(rows) else "") or about.get("experiment") or "unknown")

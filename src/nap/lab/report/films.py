@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nap.lab.report.markup import Html, element
+from nap.lab.report.page import FILMS
 
-FILE_NAME = "films.json"  # in a run's folder: which films lie there, and what they show
 LARGEST = 8_000_000  # bytes of a film that is embedded
 MOST = 24  # films in one section
 WIDTH = 168  # pixels
@@ -27,7 +27,7 @@ class Film:
 def films_of(folder: Path) -> list[Film]:
     """The films in a run's folder; none where its list cannot be read or names a file that is not there."""
     try:
-        listed = json.loads((folder / FILE_NAME).read_text("utf-8"))
+        listed = json.loads((folder / FILMS).read_text("utf-8"))
         found = [
             Film(
                 folder / Path(one["file"]).name,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from nap.lab.claims import Result, judge
-from nap.lab.claims.folders import ODD_ROWS, in_words
+from nap.lab.claims import Result, evaluate
+from nap.lab.claims.folders import ROW_ERRORS, explain
 from nap.lab.experiments import MODULES, modules, readers
 from nap.lab.experiments.experiment import Experiment
 from nap.lab.report.draw import figure_html
 from nap.lab.report.facts import Group, facts_html, problems_html, run_again
-from nap.lab.report.films import films_html
 from nap.lab.report.markup import CSS, Html, element, join, table
 from nap.lab.report.panels import Figure
 from nap.lab.report.sensitivity import Tuning, section
@@ -21,6 +20,7 @@ from nap.lab.rows import Rows
 
 TITLE = "Normalize-and-Project: what the runs show"
 STATE = "optimizer_state"  # of rows: what happened to the optimizer at a change of task
+FILMS = "films.json"  # in the folder of a run: which films lie there, and what they show
 MOST_NAMES = 12  # of what is missing; more would bury the figure
 
 
@@ -175,7 +175,7 @@ def part_html(part: Part) -> Html:
         _source(part),
         None if part.shares_runs else problems_html(group),
         *drawn,
-        None if part.shares_runs else films_html((run.name, run.folder) for run in group.runs),
+        None if part.shares_runs else _films(group),
         _problem("Not judged", part.trouble) if part.trouble else None,
         claims_table(part.results) if part.results else None,
         None if part.shares_runs else facts_html(group),
@@ -186,9 +186,9 @@ def part_html(part: Part) -> Html:
 def _judged(rows: Rows) -> tuple[list[Result], str]:
     """Verdicts, or why these rows allow none: two runs that claim the same arm and seed, for example."""
     try:
-        return judge(rows), ""
-    except ODD_ROWS as error:
-        return [], in_words(error)
+        return evaluate(rows), ""
+    except ROW_ERRORS as error:
+        return [], explain(error)
 
 
 def _source(part: Part) -> Html:
@@ -214,8 +214,8 @@ def _drawn(part: Part) -> list[Html]:
         return [element("p", "This experiment has no figure.", class_="quiet")]
     try:
         names, figures, numbers = part.missing, part.figures, part.table
-    except ODD_ROWS as error:
-        return [_problem("Not drawn", in_words(error))]
+    except ROW_ERRORS as error:
+        return [_problem("Not drawn", explain(error))]
     more = f" · and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     listed = " · ".join(f"“{name}”" for name in names[:MOST_NAMES])
     note = element("p", element("b", "No rows for: "), listed + more, class_="missing")
@@ -227,8 +227,17 @@ def _figure(figure: Figure) -> Html:
     """The figure, or why its rows cannot be drawn: all of a kind are missing, for example."""
     try:
         return figure_html(figure)
-    except ODD_ROWS as error:
-        return _problem(f"Not drawn, {figure.name}", in_words(error))
+    except ROW_ERRORS as error:
+        return _problem(f"Not drawn, {figure.name}", explain(error))
+
+
+def _films(group: Group) -> Html | None:
+    """Films of agents, where `nap play` made some."""
+    if not any((run.folder / FILMS).is_file() for run in group.runs):
+        return None
+    from nap.lab.report.films import films_html
+
+    return films_html((run.name, run.folder) for run in group.runs)
 
 
 def _with_state(title: str, state: str) -> str:

@@ -33,7 +33,7 @@ def headline(results: Sequence[Result]) -> Html:
     ]
     fail, undecided = found[Verdict.FAILS], found[Verdict.OPEN]
     words = f"{fail} fail{'s' * (fail == 1)} · {undecided} open"
-    apart = any(evidence.subject for _, evidence in results)
+    grouped = any(evidence.subject for _, evidence in results)
     return element(
         "div",
         element(
@@ -43,7 +43,7 @@ def headline(results: Sequence[Result]) -> Html:
             class_="count",
         ),
         element("div", *bar, class_="bar", aria_hidden="true"),
-        element("p", words + (", each network and stream counted" if apart else ""), class_="quiet"),
+        element("p", words + (", each network and stream counted" if grouped else ""), class_="quiet"),
         element("p", RULE, class_="quiet"),
         class_="headline",
     )
@@ -69,20 +69,22 @@ def badge(verdict: Verdict) -> Html:
 
 
 def _lines(claim: Claim, found: list[Evidence]) -> list[Html]:
-    says = element("span", claim.says, class_="says")
+    statement = element("span", claim.statement, class_="says")
     if len(found) == 1:
-        about = _quiet(claim.where, found[0].subject, found[0].what)
-        return [_line(found[0], join(says, about, *_rest(found[0])))]
+        about = _quiet(claim.source, found[0].subject, found[0].quantity)
+        return [_line(found[0], join(statement, about, *_rest(found[0])))]
     hold = f"{counts([(claim, one) for one in found])[Verdict.HOLDS]} of {len(found)} hold"
-    common = found[0].what if len({one.what for one in found}) == 1 else ""
+    common = found[0].quantity if len({one.quantity for one in found}) == 1 else ""
     top = element(
         "tr",
         element("td", element("span", hold, class_="badge plain")),
-        element("td", join(says, _quiet(claim.where, common)), data_head="Claim", colspan=len(HEADS) - 1),
+        element(
+            "td", join(statement, _quiet(claim.source, common)), data_head="Claim", colspan=len(HEADS) - 1
+        ),
         class_="top",
     )
     below = [
-        _line(one, join(one.subject, None if common else _quiet(one.what), *_rest(one)), class_="below")
+        _line(one, join(one.subject, None if common else _quiet(one.quantity), *_rest(one)), class_="below")
         for one in found
     ]
     return [top, *below]
@@ -102,9 +104,9 @@ def _line(evidence: Evidence, statement: Html, class_: str | None = None) -> Htm
 def _rest(evidence: Evidence) -> list[Html]:
     """What is missing, and the cases that the verdict sums up."""
     cases = [
-        f"{SIGNS[case.verdict][0]}\u00a0{name} {number(case.effect)}" for name, case in evidence.parts.items()
+        f"{SIGNS[case.verdict][0]}\u00a0{name} {number(case.effect)}" for name, case in evidence.cases.items()
     ]
-    lacks = [element("span", evidence.missing, class_="lacks")] if evidence.missing else []
+    lacks = [element("span", evidence.reason, class_="lacks")] if evidence.reason else []
     return [*lacks, *([_quiet(*cases)] if cases else [])]
 
 
@@ -124,12 +126,12 @@ def _interval(evidence: Evidence) -> str:
 
 
 def _needs(evidence: Evidence) -> str:
-    needs = evidence.needs
-    if needs is None:
+    region = evidence.region
+    if region is None:
         return "–"
-    if isfinite(needs.low) and isfinite(needs.high):
-        return f"{number(needs.low)} to {number(needs.high)}"
-    return f"> {number(needs.low)}" if isfinite(needs.low) else f"< {number(needs.high)}"
+    if isfinite(region.low) and isfinite(region.high):
+        return f"{number(region.low)} to {number(region.high)}"
+    return f"> {number(region.low)}" if isfinite(region.low) else f"< {number(region.high)}"
 
 
 def _cell(head: str, content: str) -> Html:

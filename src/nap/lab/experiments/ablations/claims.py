@@ -13,11 +13,10 @@ from nap.lab.experiments.common.rainbow.claims import (
     RAINBOW,
     SEVERAL,
     WHOLE,
-    arms,
-    factors,
-    lead,
-    learnt,
+    advantage,
+    growth_factors,
     per_game,
+    require_learning,
     scores,
 )
 from nap.lab.metrics.aggregate import iqm
@@ -26,62 +25,64 @@ METHOD, FOOTNOTE = "Section 3.3", "Section 3.3, footnote"
 
 
 def alike(samples: Samples, ours: str, other: str) -> Evidence:
-    """Mean scores of all of training that differ by less than a tenth of the other's."""
-    found = scores(samples, arms(ours, other))
-    levels = found.at(WHOLE)
-    room = TENTH * learnt(float(iqm(levels[:, 1])), other)
-    what = f"IQM over games, mean of all of training, “{ours}” less “{other}”"
-    return lead(what, levels, Region(-room, room), found.unit)
+    """Mean scores over training that differ by less than a tenth of the other's."""
+    found = scores(samples, ours, other)
+    levels = found.during(WHOLE)
+    tenth = TENTH * require_learning(float(iqm(levels[:, 1])), other)
+    quantity = f"IQM over games, mean over training, “{ours}” minus “{other}”"
+    return advantage(quantity, levels, Region(-tenth, tenth), found.unit)
 
 
 def not_worse(samples: Samples, ours: str, other: str) -> Evidence:
     """Scores at the end of training that are not worse by a tenth of the other's."""
-    found = scores(samples, arms(ours, other))
-    levels = found.at(FINAL)
-    needs = Region(low=-TENTH * learnt(float(iqm(levels[:, 1])), other))
-    return lead(f"IQM over games at the end of training, “{ours}” less “{other}”", levels, needs, found.unit)
+    found = scores(samples, ours, other)
+    levels = found.during(FINAL)
+    region = Region(low=-TENTH * require_learning(float(iqm(levels[:, 1])), other))
+    return advantage(
+        f"IQM over games at the end of training, “{ours}” minus “{other}”", levels, region, found.unit
+    )
 
 
 def improves_several(samples: Samples, ours: str, other: str) -> Evidence:
-    """Games in which one agent ends better than the other by a tenth of that one's score."""
-    found = scores(samples, arms(ours, other))
-    changed, plain = found.at(FINAL).swapaxes(0, 1)
+    """Games in which one agent ends better than the other by a tenth of the other's score."""
+    found = scores(samples, ours, other)
+    changed, plain = found.during(FINAL).swapaxes(0, 1)
 
-    def decided(game: int) -> Evidence:
+    def evidence(game: int) -> Evidence:
         reference = max(float(plain[:, game].mean()), 0.0)
-        what = f"score at the end of training, “{ours}” less “{other}”"
+        quantity = f"score at the end of training, “{ours}” minus “{other}”"
         gap = changed[:, game] - plain[:, game]
-        return decide(what, gap, Region(low=TENTH * reference), unit=found.unit)
+        return decide(quantity, gap, Region(low=TENTH * reference), unit=found.unit)
 
-    return at_least(SEVERAL, per_game(found, decided))
+    return at_least(SEVERAL, per_game(found, evidence))
 
 
 def degrades(samples: Samples, ours: str, other: str) -> Evidence:
     """An agent that ends with less than two thirds of the other's score."""
-    found = scores(samples, arms(ours, other))
-    levels = found.at(FINAL)
-    reference = learnt(float(iqm(levels[:, 1])), other)
-    what = f"IQM over games at the end of training, “{ours}” less “{other}”"
-    return lead(what, levels, Region(high=-(1 - 1 / RAPID) * reference), found.unit)
+    found = scores(samples, ours, other)
+    levels = found.during(FINAL)
+    reference = require_learning(float(iqm(levels[:, 1])), other)
+    quantity = f"IQM over games at the end of training, “{ours}” minus “{other}”"
+    return advantage(quantity, levels, Region(high=-(1 - 1 / RAPID) * reference), found.unit)
 
 
-def holds_rate_up(samples: Samples) -> Evidence:
-    """How far the effective rate falls with weight decay, against how far it falls without."""
-    decayed, plain = factors(samples, "effective_rate", LAYER_NORM_DECAY, LAYER_NORM).T
-    what = "effective rate, end of training against start, LayerNorm with weight decay against without"
-    return ratio(what, decayed, plain, GROWS)
+def slows_rate_decay(samples: Samples) -> Evidence:
+    """How far the effective rate falls with weight decay, relative to how far it falls without."""
+    decayed, plain = growth_factors(samples, "effective_rate", LAYER_NORM_DECAY, LAYER_NORM).T
+    quantity = "change of the effective rate over training, LayerNorm with weight decay relative to without"
+    return ratio(quantity, decayed, plain, GROWS)
 
 
 CLAIMS = (
     Claim(
         "ablations.rare-projection-same",
-        "Projecting every 1,000 updates gives nearly the same agent as projecting after each.",
+        "Projecting every 1,000 updates gives nearly the same scores as projecting after each.",
         METHOD,
         lambda s: alike(s, RARELY, NAP),
     ),
     Claim(
         "ablations.offsets-little-needed",
-        "Removing trainable offsets often has little effect: agents with NaP are not worse without.",
+        "Agents with NaP are not worse without trainable offsets.",
         FOOTNOTE,
         lambda s: not_worse(s, NO_OFFSETS, NAP),
     ),
@@ -105,8 +106,8 @@ CLAIMS = (
     ),
     Claim(
         "ablations.weight-decay-holds-rate-up",
-        "For it keeps the effective learning rate from falling as far as it does without.",
+        "With weight decay, the effective learning rate falls less than without.",
         "Section 1",
-        holds_rate_up,
+        slows_rate_decay,
     ),
 )

@@ -11,7 +11,7 @@ EXPERIMENT = Experiment(
     title="your own training: plain, with normalization only, with NaP",
     shows="Each arm has the learning rate that was best for it on tuning seeds; results are of other seeds.",
     scales={"demo": CompareConfig()},
-    needs={"demo": ""},
+    datasets={"demo": ""},
     tuning=Tuning(metric="result", rates=(3e-4, 1e-3, 3e-3)),
     named_by_scale=False,
 )

@@ -24,25 +24,25 @@ def by_seed(samples: Samples, arm: ArmName) -> dict[int, float]:
 
 
 def lead(samples: Samples, arm: ArmName, other: ArmName) -> Evidence:
-    """By how much one arm is better than another, seed by seed."""
+    """The advantage of one arm over another, paired by seed."""
     ours, theirs = by_seed(samples, arm), by_seed(samples, other)
     seeds = sorted(ours.keys() & theirs.keys())
     sign = -1 if samples.select(arm=arm)[0].get("goal") == "lowest" else 1
     gain = np.array([sign * (ours[seed] - theirs[seed]) for seed in seeds])
     if not seeds:
         raise NotEnough(f"arms “{arm}” and “{other}” have no seed in common")
-    words = f"{arm} less {other}" if sign > 0 else f"{other} less {arm}"
+    words = f"{arm} minus {other}" if sign > 0 else f"{other} minus {arm}"
     return decide(f"result, {words}", gain, Region(low=0), unit="in the result's own unit")
 
 
 CLAIMS = [
     Claim(
         id=f"compare.{arm.lower().replace(' ', '-')}-{other.replace(' ', '-')}",
-        says=says,
-        where="at best rates",
+        statement=statement,
+        source="at best rates",
         check=lambda samples, arm=arm, other=other: lead(samples, arm, other),  # type: ignore[misc]
     )
-    for arm, other, says in (
+    for arm, other, statement in (
         ("NaP", "plain", "NaP is better than plain training"),
         ("NaP", "norm only", "NaP is better than its normalization alone"),
         ("norm only", "plain", "Normalization alone is better than plain training"),

@@ -81,6 +81,6 @@ EXPERIMENT = Experiment(
     shows="Growing weights end learning with and without LayerNorm; rescaling them to their initial norm "
     "keeps the accuracy of a fresh network.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
-    needs={"demo": "digits", "small": "cifar10", "paper": "cifar10"},
+    datasets={"demo": "digits", "small": "cifar10", "paper": "cifar10"},
     tuning=Tuning(metric="accuracy", rates=(1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3)),
 )

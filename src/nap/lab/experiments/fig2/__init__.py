@@ -75,5 +75,5 @@ EXPERIMENT = Experiment(
     title="coupled networks: implicit schedules made explicit (Figure 2)",
     shows="A projected network follows its free twin if its learning rates shrink as the free weights grow.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
-    needs={"demo": "digits", "small": "cifar10", "paper": "cifar10"},
+    datasets={"demo": "digits", "small": "cifar10", "paper": "cifar10"},
 )

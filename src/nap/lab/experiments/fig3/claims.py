@@ -26,15 +26,14 @@ from nap.lab.experiments.common.rainbow.claims import (
     SCHEDULED,
     SEVERAL,
     WORSE,
-    ahead,
-    arms,
-    factors,
+    advantage,
+    final_advantage,
     gain,
-    lead,
-    learnt,
+    growth_factors,
     per_game,
+    require_learning,
     scores,
-    sharp,
+    sharp_rise,
 )
 from nap.lab.metrics.aggregate import iqm
 
@@ -42,71 +41,71 @@ CAPTION, TEXT, APPENDIX = "Figure 3, caption", "Section 4.2", "Appendix C.1"
 BEFORE_END, AFTER_END = (0.35, 0.45), (0.55, 0.65)  # the schedule ends halfway through training
 
 
-def growth(samples: Samples, metric: str, arm: str, needs: Region) -> Evidence:
-    """By which factor a metric changes from the first tenth of training to the last, in a typical game."""
-    found = factors(samples, metric, arm)[:, 0]
-    what = f"{metric.replace('_', ' ')}, end of training against start, {arm}"
-    return ratio(what, found, np.ones_like(found), needs)
+def growth(samples: Samples, metric: str, arm: str, region: Region) -> Evidence:
+    """The factor by which a metric changes from the first tenth of training to the last, over games."""
+    factors = growth_factors(samples, metric, arm)[:, 0]
+    quantity = f"{metric.replace('_', ' ')}, end of training relative to start, {arm}"
+    return ratio(quantity, factors, np.ones_like(factors), region)
 
 
 def below_implicit(samples: Samples) -> Evidence:
-    """How far the explicit schedule takes the effective rate down, against how far growing parameters do."""
-    explicit, implicit = factors(samples, "effective_rate", SCHEDULED, LAYER_NORM).T
-    what = "effective rate, end of training against start, NaP + schedule against LayerNorm"
-    return ratio(what, explicit, implicit, Region(high=1))
+    """How far the explicit schedule takes the effective rate down, relative to growing parameters."""
+    explicit, implicit = growth_factors(samples, "effective_rate", SCHEDULED, LAYER_NORM).T
+    quantity = "change of the effective rate over training, NaP + schedule relative to LayerNorm"
+    return ratio(quantity, explicit, implicit, Region(high=1))
 
 
 def closes_gap(samples: Samples) -> Evidence:
-    """NaP with the schedule against LayerNorm: not worse by a tenth of what LayerNorm scores."""
-    found = scores(samples, arms(SCHEDULED, LAYER_NORM))
-    levels = found.at(FINAL)
-    needs = Region(low=-TENTH * learnt(float(iqm(levels[:, 1])), LAYER_NORM))
-    what = "IQM over games at the end of training, NaP + schedule less LayerNorm"
-    return lead(what, levels, needs, found.unit)
+    """NaP with the schedule is not worse than LayerNorm by a tenth of LayerNorm's score."""
+    found = scores(samples, SCHEDULED, LAYER_NORM)
+    levels = found.during(FINAL)
+    region = Region(low=-TENTH * require_learning(float(iqm(levels[:, 1])), LAYER_NORM))
+    quantity = "IQM over games at the end of training, NaP + schedule minus LayerNorm"
+    return advantage(quantity, levels, region, found.unit)
 
 
 def stalls(samples: Samples) -> Evidence:
     """Games in which NaP at a constant rate gains less than a tenth of what LayerNorm gains there."""
-    found = scores(samples, arms(NAP, LAYER_NORM))
-    ours, free = (found.at(FINAL) - found.at(FIRST)).swapaxes(0, 1)
+    found = scores(samples, NAP, LAYER_NORM)
+    ours, free = (found.during(FINAL) - found.during(FIRST)).swapaxes(0, 1)
 
-    def decided(game: int) -> Evidence | None:
+    def evidence(game: int) -> Evidence | None:
         reference = float(free[:, game].mean())
         if reference < 100 * LEARNT:
             return None
-        what = "gain over training, NaP without schedule"
-        return decide(what, ours[:, game], Region(high=TENTH * reference), unit=found.unit)
+        quantity = "gain over training, NaP without schedule"
+        return decide(quantity, ours[:, game], Region(high=TENTH * reference), unit=found.unit)
 
-    return at_least(1, per_game(found, decided))
+    return at_least(1, per_game(found, evidence))
 
 
 def outperforms(samples: Samples) -> Evidence:
     """Games in which NaP with the schedule has half again as much as LayerNorm at the end of training."""
-    found = scores(samples, arms(SCHEDULED, LAYER_NORM))
-    ours, free = found.at(FINAL).swapaxes(0, 1)
+    found = scores(samples, SCHEDULED, LAYER_NORM)
+    ours, free = found.during(FINAL).swapaxes(0, 1)
 
-    def decided(game: int) -> Evidence:
+    def evidence(game: int) -> Evidence:
         reference = max(float(free[:, game].mean()), 100 * LEARNT)
-        what = "score at the end of training, NaP + schedule less LayerNorm"
+        quantity = "score at the end of training, NaP + schedule minus LayerNorm"
         gap = ours[:, game] - free[:, game]
-        return decide(what, gap, Region(low=(RAPID - 1) * reference), unit=found.unit)
+        return decide(quantity, gap, Region(low=(RAPID - 1) * reference), unit=found.unit)
 
-    return at_least(SEVERAL, per_game(found, decided))
+    return at_least(SEVERAL, per_game(found, evidence))
 
 
 def late_jump(samples: Samples) -> Evidence:
-    """Games in which scores rise sharply where the schedule ends: within a tenth of training of it."""
-    found = scores(samples, arms(SCHEDULED))
+    """Games in which scores rise sharply within a tenth of training of the end of the schedule."""
+    found = scores(samples, SCHEDULED)
     near, whole = gain(found, BEFORE_END, AFTER_END), gain(found, FIRST, FINAL)
-    share = sharp(BEFORE_END, AFTER_END)
+    share = sharp_rise(BEFORE_END, AFTER_END)
 
-    def decided(game: int) -> Evidence | None:
+    def evidence(game: int) -> Evidence | None:
         if whole[:, game].mean() < 100 * LEARNT:
             return None
-        what = f"gain around the end of the schedule, less {100 * share:.0f} % of the whole gain"
-        return decide(what, (near - share * whole)[:, game], BETTER, unit=found.unit)
+        quantity = f"gain around the end of the schedule, minus {100 * share:.0f} % of the whole gain"
+        return decide(quantity, (near - share * whole)[:, game], BETTER, unit=found.unit)
 
-    return at_least(SEVERAL, per_game(found, decided))
+    return at_least(SEVERAL, per_game(found, evidence))
 
 
 CLAIMS = (
@@ -118,33 +117,33 @@ CLAIMS = (
     ),
     Claim(
         "fig3.layernorm-effective-rate",
-        "So the effective learning rate falls, though none is scheduled.",
+        "With LayerNorm, the effective learning rate falls although no schedule is set.",
         TEXT,
         lambda s: growth(s, "effective_rate", LAYER_NORM, FALLS),
     ),
     Claim(
         "fig3.nap-effective-rate",
-        "With NaP and no schedule, the effective learning rate stays.",
+        "With NaP and no schedule, the effective learning rate stays constant.",
         TEXT,
         lambda s: growth(s, "effective_rate", NAP, CONSTANT),
     ),
     Claim(
         "fig3.constant-rate-worse",
-        "That constant rate makes NaP worse than LayerNorm with free parameters.",
+        "At a constant rate, NaP scores less than LayerNorm with free parameters.",
         TEXT,
-        lambda s: ahead(s, NAP, LAYER_NORM, needs=WORSE),
+        lambda s: final_advantage(s, NAP, LAYER_NORM, region=WORSE),
     ),
     Claim(
         "fig3.constant-rate-may-stall",
-        "Without a schedule, NaP may fail to improve at all: in one game or more, though LayerNorm does.",
+        "Without a schedule, NaP may fail to improve: in at least one game in which LayerNorm does improve.",
         CAPTION,
         stalls,
     ),
     Claim(
         "fig3.schedule-improves",
-        "A linear schedule makes NaP better than a constant rate does.",
+        "NaP scores more with a linear schedule than at a constant rate.",
         TEXT,
-        lambda s: ahead(s, SCHEDULED, NAP, needs=BETTER),
+        lambda s: final_advantage(s, SCHEDULED, NAP, region=BETTER),
     ),
     Claim(
         "fig3.schedule-closes-gap",

@@ -78,7 +78,7 @@ EXPERIMENT = Experiment(
     shows="Without NaP the methods against plasticity loss differ widely; with it nearly all improve, and "
     "little difference is left between them.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
-    needs={"demo": "digits", "small": "cifar10", "paper": "cifar10"},
+    datasets={"demo": "digits", "small": "cifar10", "paper": "cifar10"},
     tuning=Tuning(metric="accuracy", rates=(1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3)),
     readers=("stats",),
 )

@@ -1,6 +1,6 @@
-"""Figure 5, left: one agent goes through a list of games twice; how well does it learn at the second visit?
+"""Figure 5, left: one agent plays a list of games twice; how well does it learn on its second visit?
 
-The paper shows learning curves of the second visit, so what is compared is the mean score of the whole visit.
+The paper shows learning curves of the second visit, so the mean score of the whole visit is compared.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region
-from nap.lab.claims.effects import LEARNT, RAPID, TENTH, decide, every
+from nap.lab.claims.effects import LEARNT, RAPID, TENTH, all_of, decide
 from nap.lab.claims.samples import Samples
 from nap.lab.experiments import fig5_sequential
 from nap.lab.experiments.common.rainbow.claims import (
@@ -18,10 +18,10 @@ from nap.lab.experiments.common.rainbow.claims import (
     RAINBOW,
     WHOLE,
     Scores,
-    lead,
-    learnt,
+    advantage,
     per_game,
-    scores,
+    require_learning,
+    scores_of,
 )
 from nap.lab.metrics.aggregate import iqm
 from nap.lab.rows import Rows
@@ -36,68 +36,68 @@ def visits(samples: Samples, *names: str) -> Scores:
     agents = {name: {"arm": name, "cycle": CYCLES[name]} for name in names}
     # A fresh agent's run is one visit, so its rows need not say how much of it is in the game: all of it.
     rows = Rows({"frames_in_game": row.get("frames")} | row for row in samples.select(kind=None))
-    return scores(Samples(rows), agents, along="frames_in_game")
+    return scores_of(Samples(rows), agents, along="frames_in_game")
 
 
-def compared(samples: Samples, ours: str, other: str, needs: Callable[[float], Region]) -> Evidence:
-    """The mean score of a visit, less another agent's; what the claim needs depends on that one's score."""
+def compared(samples: Samples, ours: str, other: str, region: Callable[[float], Region]) -> Evidence:
+    """The mean score of a visit minus another agent's; the region depends on that agent's score."""
     found = visits(samples, ours, other)
-    levels = found.at(WHOLE)
-    what = f"IQM over games, mean of the second visit, {ours} less {other}"
-    return lead(what, levels, needs(float(iqm(levels[:, 1]))), found.unit, by_game=False)
+    levels = found.during(WHOLE)
+    quantity = f"IQM over games, mean of the second visit, {ours} minus {other}"
+    return advantage(quantity, levels, region(float(iqm(levels[:, 1]))), found.unit, stratified=False)
 
 
 def as_good_as_fresh(samples: Samples) -> Evidence:
     """NaP is not worse than a fresh agent by a tenth of its score. Better is fine."""
-    return compared(samples, NAP, FRESH, lambda score: Region(low=-TENTH * learnt(score, FRESH)))
+    return compared(samples, NAP, FRESH, lambda score: Region(low=-TENTH * require_learning(score, FRESH)))
 
 
 def significantly(samples: Samples, other: str) -> Evidence:
-    """NaP scores half again as much as another agent, or anything above one that is no better than random."""
+    """NaP scores half again as much as another agent; more than it, if that one is no better than random."""
     return compared(samples, NAP, other, lambda score: Region(low=(RAPID - 1) * max(score, 0.0)))
 
 
 def poor(samples: Samples) -> Evidence:
     """Rainbow has less than two thirds of a fresh agent's score in every game that a fresh one learns."""
     found = visits(samples, RAINBOW, FRESH)
-    ours, fresh = found.at(WHOLE).swapaxes(0, 1)
+    ours, fresh = found.during(WHOLE).swapaxes(0, 1)
 
-    def decided(game: int) -> Evidence | None:
+    def evidence(game: int) -> Evidence | None:
         reference = float(fresh[:, game].mean())
         if reference < 100 * LEARNT:
             return None
-        what = "mean score of the second visit, Rainbow less fresh Rainbow"
+        quantity = "mean score of the second visit, Rainbow minus fresh Rainbow"
         gap = ours[:, game] - fresh[:, game]
-        return decide(what, gap, Region(high=-(1 - 1 / RAPID) * reference), unit=found.unit)
+        return decide(quantity, gap, Region(high=-(1 - 1 / RAPID) * reference), unit=found.unit)
 
-    cases = per_game(found, decided)
+    cases = per_game(found, evidence)
     if not cases:
         raise NotEnough("a fresh Rainbow learns none of the games")
-    return every(cases)
+    return all_of(cases)
 
 
 CLAIMS = (
     Claim(
         "fig5-sequential.nap-as-good-as-fresh",
-        "At its second visit to the games, NaP scores as well as a freshly initialised agent.",
+        "On its second visit to the games, NaP scores as well as a freshly initialised agent.",
         f"{CAPTION}; {TEXT}",
         as_good_as_fresh,
     ),
     Claim(
         "fig5-sequential.nap-beats-fresh",
-        "It even outperforms a freshly initialised Rainbow.",
+        "On its second visit, NaP outperforms a freshly initialised Rainbow.",
         "Section 1",
         lambda s: compared(s, NAP, FRESH, lambda score: BETTER),
     ),
     Claim(
         "fig5-sequential.nap-beats-continual",
-        "At the second visit, NaP significantly outperforms Rainbow with and without LayerNorm.",
+        "On its second visit, NaP significantly outperforms Rainbow with and without LayerNorm.",
         TEXT,
-        lambda s: every({other: significantly(s, other) for other in (RAINBOW, LAYER_NORM)}),
+        lambda s: all_of({other: significantly(s, other) for other in (RAINBOW, LAYER_NORM)}),
     ),
     Claim(
         "fig5-sequential.rainbow-poor",
-        "The standard Rainbow does poorly in every game when it comes back to it.",
+        "On its second visit, the standard Rainbow does poorly in every game.",
         CAPTION,
         poor,
     ),

@@ -52,7 +52,7 @@ EXPERIMENT = Experiment(
     package=__name__,
     like=fig3.EXPERIMENT,
     title="implicit and explicit learning-rate schedules in MinAtar's games (Figures 3 and 5, right)",
-    shows="Said of Atari: with fixed norms and a constant rate Rainbow learns worse than with LayerNorm "
+    shows="Stated for Atari: with fixed norms and a constant rate Rainbow learns worse than with LayerNorm "
     "alone; with a linear schedule it scores best.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
     tuning=TUNING,

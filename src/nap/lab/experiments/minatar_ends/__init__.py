@@ -15,9 +15,9 @@ EXPERIMENT = Experiment(
     order=10,
     package=__name__,
     like=fig6.EXPERIMENT,
-    said_of="of Atari",
+    claims_note="stated for Atari",
     title="a sweep over the end of the learning-rate schedule in MinAtar's games (Figure 6)",
-    shows="Said of Atari: the faster the rate falls the better at first, and the lower the score in the end.",
+    shows="Stated for Atari: the faster the rate falls, the better at first, and the lower in the end.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
     tuning=minatar.TUNING,
 )

@@ -24,9 +24,9 @@ EXPERIMENT = Experiment(
     order=11,
     package=__name__,
     like=fig5_sequential.EXPERIMENT,
-    said_of="of Atari",
+    claims_note="stated for Atari",
     title="one Rainbow agent for MinAtar's games, one after another, twice (Figure 5, left)",
-    shows="Said of Atari: on its second visit to each game an agent with NaP learns like a freshly "
+    shows="Stated for Atari: on its second visit to each game an agent with NaP learns like a freshly "
     "initialised one; without NaP it does not.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
     tuning=minatar.TUNING,

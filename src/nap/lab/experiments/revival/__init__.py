@@ -35,5 +35,5 @@ EXPERIMENT = Experiment(
     title="dead units after task changes (Appendix C.4)",
     shows="With a norm in front of the nonlinearity, units that died at a change of task come back to life.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
-    needs={"demo": "digits", "small": "cifar10", "paper": "mnist"},
+    datasets={"demo": "digits", "small": "cifar10", "paper": "mnist"},
 )

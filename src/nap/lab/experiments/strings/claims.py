@@ -1,7 +1,7 @@
 """Random strings: whether transformers go on memorising them (Appendix C.3).
 
-Later data sets are all but the first: single ones differ too much from one to the next to stand for them.
-Runs that keep the optimizer's state at a change of data set and runs that reset it are judged apart.
+"Later data sets" are all but the first, since single ones differ too much from one to the next. Runs that
+keep the optimizer's state at a change of data set and runs that reset it get separate verdicts.
 """
 
 from __future__ import annotations
@@ -10,35 +10,28 @@ import re
 
 import numpy as np
 
-from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region, apart
-from nap.lab.claims.effects import GROWS, LEARNT, TENTH, decide, growth
-from nap.lab.claims.samples import Samples, Series, together
+from nap.lab.claims.claim import Claim, Evidence, NotEnough, Region, grouped
+from nap.lab.claims.effects import GROWS, TENTH, above_chance, difference, growth
+from nap.lab.claims.samples import Samples, Series, paired
 from nap.lab.experiments.strings import PAPERS_ARMS
 
 CAPTION, TEXT = "Appendix C.3, caption", "Appendix C.3"
 BASELINE, NORM, NAP, NO_SCALE = PAPERS_ARMS
 
 
-def skill(samples: Samples, accuracy: np.ndarray, whose: str) -> float:
-    """Mean accuracy above chance in points; `NotEnough` where there is next to none to keep or to lose."""
-    chance = samples.select(arm=whose).values("chance")[0]
-    found = float(accuracy.mean()) - chance
-    if found < LEARNT:
-        raise NotEnough(
-            f"arm “{whose}” hardly learns: {100 * accuracy.mean():.1f} %, by chance {100 * chance:.1f} %"
-        )
-    return 100 * found
+def tenth_of(samples: Samples, accuracy: np.ndarray, arm: str) -> float:
+    """A tenth of an arm's mean accuracy above chance, in points."""
+    chance = samples.select(arm=arm).values("chance")[0]
+    return TENTH * above_chance(accuracy, f"arm “{arm}”", chance)
 
 
-def changes(samples: Samples, arm: str, *, falls: bool) -> Evidence:
-    """Online accuracy of the later data sets less that of the first, against a tenth of what there was."""
+def change(samples: Samples, arm: str, *, falls: bool) -> Evidence:
+    """Online accuracy of the later data sets minus that of the first: down by a tenth, or not."""
     series = samples.series("accuracy", arm=arm)
-    tenth = TENTH * skill(samples, series.values[:, :1], arm)
-    needs = Region(high=-tenth) if falls else Region(low=-tenth)
-    change = 100 * (later(series) - series.values[:, 0])
-    return decide(
-        f"online accuracy, mean of later data sets less first, {arm}", change, needs, unit="accuracy points"
-    )
+    tenth = tenth_of(samples, series.values[:, :1], arm)
+    region = Region(high=-tenth) if falls else Region(low=-tenth)
+    quantity = f"online accuracy, mean of later data sets minus first, {arm}"
+    return difference(quantity, later(series), series.values[:, 0], region)
 
 
 def later(series: Series) -> np.ndarray:
@@ -46,17 +39,15 @@ def later(series: Series) -> np.ndarray:
     return series.values[:, 1:].mean(1)
 
 
-def lead(samples: Samples, arm: str, other: str, needs: Region | None = None) -> Evidence:
-    """Accuracy on the later data sets, one arm less another: more than a tenth of what that one has."""
-    ours, theirs = together(samples.series("accuracy", arm=arm), samples.series("accuracy", arm=other))
-    needs = needs or Region(low=TENTH * skill(samples, later(theirs), other))
-    gap = 100 * (later(ours) - later(theirs))
-    return decide(
-        f"online accuracy of the later data sets, {arm} less {other}", gap, needs, unit="accuracy points"
-    )
+def lead(samples: Samples, arm: str, other: str, region: Region | None = None) -> Evidence:
+    """Accuracy on the later data sets, one arm minus another: by default above a tenth of the other's."""
+    ours, theirs = paired(samples.series("accuracy", arm=arm), samples.series("accuracy", arm=other))
+    region = region or Region(low=tenth_of(samples, later(theirs), other))
+    quantity = f"online accuracy of the later data sets, {arm} minus {other}"
+    return difference(quantity, later(ours), later(theirs), region)
 
 
-def decays(samples: Samples) -> list[str]:
+def weight_decay_arms(samples: Samples) -> list[str]:
     """The arms with weight decay, the strongest last."""
     names = {str(row["arm"]) for row in samples.select() if str(row["arm"]).startswith("weight decay")}
     if not names:
@@ -65,67 +56,66 @@ def decays(samples: Samples) -> list[str]:
 
 
 def best_decay(samples: Samples) -> Evidence:
-    """The strength of weight decay that is best in the later data sets, against none."""
-    best = max(decays(samples), key=lambda arm: later(samples.series("accuracy", arm=arm)).mean())
+    """The best strength of weight decay on the later data sets, minus none."""
+    best = max(weight_decay_arms(samples), key=lambda arm: later(samples.series("accuracy", arm=arm)).mean())
     return lead(samples, best, BASELINE)
 
 
 def like_large_decay(samples: Samples) -> Evidence:
-    """NaP's later data sets against those of the strongest weight decay: as good within a tenth."""
-    strongest = decays(samples)[-1]
+    """Accuracy of NaP on the later data sets: within a tenth of that with the strongest weight decay."""
+    strongest = weight_decay_arms(samples)[-1]
     theirs = later(samples.series("accuracy", arm=strongest))
-    tenth = TENTH * skill(samples, theirs, strongest)
+    tenth = tenth_of(samples, theirs, strongest)
     return lead(samples, NAP, strongest, Region(-tenth, tenth))
 
 
-APART = ("optimizer_state",)
-CLAIMS = apart(
-    APART,
+CLAIMS = grouped(
+    ("optimizer_state",),
     Claim(
         "strings.baseline-falls",
-        "A plain transformer loses plasticity: later strings are memorised less well.",
+        "A plain transformer memorises later strings less well than the first.",
         CAPTION,
-        lambda s: changes(s, BASELINE, falls=True),
+        lambda s: change(s, BASELINE, falls=True),
     ),
     Claim(
         "strings.baseline-norm-grows",
-        "Its parameters grow meanwhile (ours: the paper shows no norms here).",
-        "Section 3.2, of other networks",
+        "The parameter norm of a plain transformer grows (ours: the paper shows no norms here).",
+        "Section 3.2, for other networks",
         lambda s: growth(s, "parameter_norm", GROWS, arm=BASELINE),
     ),
     Claim(
         "strings.nap-kept",
-        "With NaP later strings are memorised as well as the first.",
+        "With NaP, later strings are memorised as well as the first.",
         CAPTION,
-        lambda s: changes(s, NAP, falls=False),
+        lambda s: change(s, NAP, falls=False),
     ),
     Claim(
         "strings.projection-robust",
-        "Weight projection makes it more robust than norms alone do.",
+        "NaP memorises later strings better than norms without projection.",
         TEXT,
         lambda s: lead(s, NAP, NORM),
     ),
     Claim(
         "strings.nap-robust",
-        "Norms and projection make it more robust than the plain transformer.",
+        "NaP memorises later strings better than the plain transformer.",
         TEXT,
         lambda s: lead(s, NAP, BASELINE),
     ),
     Claim(
         "strings.decay-robust",
-        "Weight decay makes it more robust, too, at the best of the strengths.",
+        "With the best weight decay, later strings are memorised better than without.",
         CAPTION,
         best_decay,
     ),
     Claim(
         "strings.like-large-decay",
-        "NaP ends about where a large weight decay does.",
+        "NaP memorises later strings about as well as a large weight decay.",
         TEXT,
         like_large_decay,
     ),
     Claim(
         "strings.scale-slows",
-        "A learnable scale that nothing holds slows learning somewhat: without it NaP learns better.",
+        "An unconstrained learnable scale slows learning somewhat: NaP learns better without it.",
         TEXT,
         lambda s: lead(s, NO_SCALE, NAP, Region(low=0)),
     ),

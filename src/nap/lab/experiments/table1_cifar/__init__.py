@@ -68,7 +68,7 @@ EXPERIMENT = Experiment(
     title="an image classifier with and without NaP (Table 1, CIFAR-10)",
     shows="With the baseline's own learning-rate schedule, a network with NaP ends as good as the baseline.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
-    needs={"demo": "digits", "small": "cifar10", "paper": "cifar10"},
+    datasets={"demo": "digits", "small": "cifar10", "paper": "cifar10"},
     tuning=Tuning(
         metric="test_accuracy", rates=(0.025, 0.05, 0.1), over="last", changes={"held_out": 10_000}
     ),

@@ -10,6 +10,6 @@ CIFAR = ImageTable(
     images="CIFAR-10 after 400,000 updates",
     updates=400_000,
     stated={BASELINE: 94.65, NORM: 94.47, NAP: 94.64},
-    spread={BASELINE: 0.08, NORM: 0.18, NAP: 0.12},
+    std={BASELINE: 0.08, NORM: 0.18, NAP: 0.12},
 )
 CLAIMS = CIFAR.claims()

@@ -48,5 +48,5 @@ EXPERIMENT = Experiment(
     title="a ResNet-50 with and without NaP (Table 1, ImageNet)",
     shows="With the baseline's own learning-rate schedule, a network with NaP ends as good as the baseline.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
-    needs={"demo": "digits", "small": "cifar10", "paper": ""},
+    datasets={"demo": "digits", "small": "cifar10", "paper": ""},
 )

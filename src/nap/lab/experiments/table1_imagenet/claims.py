@@ -12,6 +12,6 @@ IMAGENET = ImageTable(
     images=f"ImageNet, here after {EPOCHS} epochs or {EPOCHS * UPDATES_OF_ONE:,} updates",
     updates=EPOCHS * UPDATES_OF_ONE,
     stated={BASELINE: 77.08, NORM: 77.45, NAP: 77.26},
-    spread={BASELINE: 0.11, NORM: 0.08, NAP: 0.04},
+    std={BASELINE: 0.11, NORM: 0.08, NAP: 0.04},
 )
 CLAIMS = IMAGENET.claims()

@@ -79,7 +79,7 @@ EXPERIMENT = Experiment(
     shows="NaP does not get in the way of a language model; on other texts and on questions it is slightly "
     "better than the baseline and than norms alone.",
     scales={"demo": DEMO, "small": SMALL, "paper": PAPER},
-    needs={
+    datasets={
         "demo": "",
         "small": "text8, c4-sample, " + ", ".join(SETS),
         "paper": "gpt-neox-tokenizer, " + ", ".join(SETS),

@@ -41,7 +41,7 @@ def accuracies(rows: Rows, stated: ImageTable) -> Html | None:
     body = []
     for arm in dict.fromkeys([*stated.stated, *rows.unique("arm")]):
         if found := rows.where(arm=arm, step=last).values("test_accuracy"):
-            theirs = f"{stated.stated[arm]:.2f} ({stated.spread[arm]:.2f})" if arm in stated.stated else "–"
+            theirs = f"{stated.stated[arm]:.2f} ({stated.std[arm]:.2f})" if arm in stated.stated else "–"
             body.append([arm, _cell(100 * np.array(found, float)), theirs])
     if not body:
         return None

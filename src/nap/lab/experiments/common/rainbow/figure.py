@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from nap.lab.experiments.common.rainbow.claims import whole_layers
+from nap.lab.experiments.common.rainbow.claims import merge_noisy_layers
 from nap.lab.loops.rainbow.settings import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW
 from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel
 from nap.lab.report.style import BLUE, GREEN, ORANGE, VERMILION, Look
@@ -99,7 +99,7 @@ def _inside(rows: Rows, looks: Mapping[str, Look], name: str, title: str) -> Fig
 
 def _layers(rows: Rows, looks: Mapping[str, Look], name: str, title: str) -> list[Figure]:
     """Norm and effective rate of each layer, a panel each; nothing where no row is of a layer."""
-    whole = whole_layers(rows)
+    whole = merge_noisy_layers(rows)
     panels = []
     for measure, layer in product(LAYER, sorted(whole.unique("layer"))):
         of = Rows(row for row in whole.where(layer=layer) if row.get(measure.key) is not None)
