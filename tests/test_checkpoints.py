@@ -176,6 +176,47 @@ def test_files_of_others_are_answered(tmp_path: Path) -> None:
         nap.load(path, mlp())
 
 
+@pytest.mark.parametrize("part", ["class", "plans", "model", "projector", "optimizers", "extra"])
+@pytest.mark.parametrize("value", ["absent", 3])
+def test_a_file_with_a_part_missing_or_changed_is_damaged(part: str, value: Any, tmp_path: Path) -> None:
+    model, path = mlp(), tmp_path / "run.pt"
+    nap.normalize_(model, X)
+    nap.save(path, model, nap.Projector(model))
+    content = {key: held for key, held in torch.load(path, weights_only=True).items() if key != part}
+    torch.save(content | ({} if value == "absent" else {part: value}), path)
+    with pytest.raises(ValueError, match=f"is damaged: {part} is missing or changed"):
+        nap.load(path, mlp())
+
+
+def test_files_that_are_empty_cut_off_or_of_other_sizes_are_refused(tmp_path: Path) -> None:
+    model, path = mlp(), tmp_path / "run.pt"
+    nap.normalize_(model, X)
+    nap.save(path, model, nap.Projector(model))
+    whole = path.read_bytes()
+    for broken in (b"", whole[: len(whole) // 2]):
+        path.write_bytes(broken)
+        with pytest.raises(ValueError, match="is damaged: empty, cut off or overwritten"):
+            nap.load(path, mlp())
+    path.write_bytes(whole)
+    content = torch.load(path, weights_only=True)
+    content["plans"][""] = content["plans"][""].replace('"out_axis": 0', '"out_axis": 3')
+    torch.save(content, path)
+    with pytest.raises(ValueError, match="does not fit this Sequential"):
+        nap.load(path, mlp())
+    other = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+    path.write_bytes(whole)
+    with pytest.raises(ValueError, match=r"does not fit.*size mismatch"):
+        nap.load(path, other)
+
+
+def test_a_plan_that_subtracts_what_is_no_bias_is_refused() -> None:
+    text = nap.plan(mlp(), X).to_json()
+    for name, reason in (("zzz", "no parameter 'zzz'"), ("weight", "has 2 axes")):
+        plan = Plan.from_json(text.replace('"subtract": null', f'"subtract": "{name}"', 1))
+        with pytest.raises(ValueError, match=reason):
+            nap.normalize_(mlp(), plan)
+
+
 def test_a_plain_state_dict_meets_words_about_nap() -> None:
     model, plain = mlp(), mlp().state_dict()
     nap.normalize_(model, X)

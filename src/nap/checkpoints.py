@@ -80,6 +80,16 @@ def save(
         beside.unlink(missing_ok=True)
 
 
+_CONTENT: dict[str, type | tuple[type, ...]] = {  # of a file, and what each part is
+    "class": str,
+    "plans": dict,
+    "model": Mapping,
+    "projector": (dict, type(None)),
+    "optimizers": list,
+    "extra": dict,
+}
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """What `load` read: the model has its weights already, `resume` sees to the optimizer."""
@@ -126,23 +136,37 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, map_location: Any = 
     plain = unwrapped_model(model)
     rebuild_(plain, content["plans"])
     check_keys(plain, content["model"], f"the {content['class']} in {path}")
-    plain.load_state_dict(content["model"])
-    projector = None
-    if content["projector"] is not None:
-        projector = Projector(plain, **content["projector"]["options"])
-        projector.load_state_dict(content["projector"]["state"])
+    try:
+        plain.load_state_dict(content["model"])
+        projector = None
+        if (saved := content["projector"]) is not None:
+            projector = Projector(plain, **saved["options"])
+            projector.load_state_dict(saved["state"])
+    except (RuntimeError, LookupError, TypeError, AttributeError) as error:  # shapes, options, axes
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"the {content['class']} in {path} does not fit this {type(plain).__name__} ({reason}); make the "
+            "model with the same sizes as for the run that was saved, or load an older file"
+        ) from error
     return Checkpoint(plain, projector, content["extra"], content["optimizers"])
 
 
 def _read(path: str | os.PathLike[str], map_location: Any) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location=map_location, weights_only=True)
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        raise
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{path} is damaged, or holds Python objects, which nap.load never runs; it reads what nap.save "
             "wrote"
         ) from error
+    except Exception as error:  # a damaged file fails in many ways
+        raise ValueError(f"{path} is damaged: empty, cut off or overwritten; load an older file") from error
     if isinstance(content, dict) and content.get("nap") == FORMAT:
+        for name, kinds in _CONTENT.items():
+            if name not in content or not isinstance(content[name], kinds):
+                raise ValueError(f"{path} is damaged: {name} is missing or changed; load an older file")
         return content
     if isinstance(content, dict) and isinstance(content.get("nap"), int):
         raise ValueError(f"{path} has format {content['nap']} and this nap reads {FORMAT}; update nap")

@@ -196,8 +196,8 @@ def _is_number(value: object) -> bool:
 def _require_steps(name: str, steps: int, least: int) -> None:
     if not _is_number(steps):
         raise ValueError(f"{name} is {steps!r}, but it counts steps: a whole number, at least {least}")
-    if not steps >= least:
-        raise ValueError(f"{name} is {steps}, but it must be at least {least}")
+    if not least <= steps < math.inf:
+        raise ValueError(f"{name} is {steps}, but it must be at least {least}, and finite")
 
 
 def _require_rate(name: str, rate: float) -> None:

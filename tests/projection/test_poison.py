@@ -172,6 +172,7 @@ def odd(value: Any) -> Any:
         ),
         (lambda: nap.schedules.linear(sgd(), total_steps=odd("3"), end_value=0.0), "total_steps is '3'"),
         (lambda: nap.schedules.linear(sgd(), total_steps=odd(math.nan), end_value=0.0), "total_steps is nan"),
+        (lambda: nap.schedules.linear(sgd(), total_steps=odd(math.inf), end_value=0.0), "total_steps is inf"),
         (lambda: nap.schedules.linear(sgd(), total_steps=3, end_value=odd(None)), "end_value is None"),
         (lambda: nap.schedules.linear(sgd(), total_steps=3, end_value=0.0, end_at=odd("x")), "end_at is x"),
         (lambda: nap.plan(odd(None), torch.ones(2, 6)), "nap works on a torch.nn.Module"),

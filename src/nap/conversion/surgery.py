@@ -85,14 +85,15 @@ def check(model: nn.Module, plan: Plan) -> None:
                 f"{'outputs' if on_output else 'features'}, not {width}: "
                 "the plan was made for another model; make a new one with nap.plan(model, args)"
             )
-        for path in (*placement.weights, *placement.remove, *placement.zero):
+        subtracted = () if placement.subtract is None else (placement.subtract,)
+        for path in (*placement.weights, *placement.remove, *placement.zero, *subtracted):
             owner, _, leaf = path.rpartition(".")
             if not isinstance(getattr(module.get_submodule(owner), leaf, None), torch.Tensor):
                 raise ValueError(
                     f"{placement.module!r} has no parameter {path!r}: the plan was made for another model; "
                     "make a new one with nap.plan(model, args)"
                 )
-        for path in (*placement.remove, *placement.zero):
+        for path in (*placement.remove, *placement.zero, *subtracted):
             bias = module.get_parameter(path)
             axes = bias.ndim
             stacked = placement.width * math.prod(placement.members)  # a bias for each member of a stack
