@@ -15,7 +15,7 @@ import pytest
 from nap.lab.cli.options import parse, split_names
 from nap.lab.cli.parser import parser
 from nap.lab.experiments import MODULES, experiments
-from nap.lab.launch.options import SweepOptions
+from nap.lab.launch.options import SweepOptions, TuneOptions
 from nap.lab.options import RunOptions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ OPTIONAL = re.compile(r"^from (torchrl|sb3_contrib)", re.MULTILINE)  # CI has th
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
-OPTIONS: dict[str, type[RunOptions]] = {"run": RunOptions, "sweep": SweepOptions}
+OPTIONS: dict[str, type[RunOptions]] = {"run": RunOptions, "sweep": SweepOptions, "tune": TuneOptions}
 FILE = re.compile(r"\b((?:src|tests|examples|docs)/[\w/.-]+\.(?:py|md))\b")
 
 
@@ -68,9 +68,9 @@ def test_no_snippet_hides(page: Path) -> None:
 
 
 def shown_commands(text: str) -> list[list[str]]:
-    """The words of each `nap …` in a fence; what follows two spaces is a remark."""
+    """The words of each `nap …` in a fence; what follows two spaces is a remark, `&` the shell's."""
     lines = [line for language, code in FENCE.findall(text) if not language for line in code.splitlines()]
-    commands = [re.split(r"\s{2,}|\s#", line)[0] for line in lines if line.startswith("nap ")]
+    commands = [re.split(r"\s{2,}|\s#|\s&$", line)[0] for line in lines if line.startswith("nap ")]
     return [shlex.split(command)[1:] for command in commands]
 
 
