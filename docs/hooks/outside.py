@@ -1,7 +1,8 @@
-"""MkDocs hook: a link to what lies outside of docs/ leads to a page that shows it.
+"""MkDocs hook: a link to what lies outside of docs/ leads to a page that shows it; `>>>` is a session.
 
 PAPER.md, CONTRIBUTING.md and CHANGELOG.md are pages of the site; a source file gets a page of its own when
-some page links to it. So the same link works in the repository and on the site.
+some page links to it. So the same link works in the repository and on the site. Sessions are marked as such, so
+that the style sheet can leave prompts and outputs out of what the copy button takes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ ROOT_PAGES = {"PAPER.md": "paper.md", "CONTRIBUTING.md": "contributing.md", "CHA
 # code first, so that nothing inside of it is taken for a link
 LINK = re.compile(r"```.*?^```|`[^`\n]*`|(?P<open>\]\()(?P<path>[^)#\s:]+)(?P<anchor>#[^)]*)?\)", re.S | re.M)
 SHORT_CODE = re.compile(r"<code>(?=[^<\n]{1,28}</code>)")
+SESSION = re.compile(r"^```python\n(?=>>> )", re.MULTILINE)
 SHOWN = {".py": "python"}
 
 _origin: dict[str, Path] = {}  # page of the site that was made here → the file that it shows
@@ -84,4 +86,4 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     uri = page.file.src_uri
     if uri.startswith("source/"):
         return markdown
-    return rewritten(markdown, _origin.get(uri, DOCS / uri), uri)
+    return SESSION.sub("```pycon\n", rewritten(markdown, _origin.get(uri, DOCS / uri), uri))

@@ -69,7 +69,8 @@ def test_no_snippet_hides(page: Path) -> None:
 
 def shown_commands(text: str) -> list[list[str]]:
     """The words of each `nap …` in a fence; what follows two spaces is a remark, `&` the shell's."""
-    lines = [line for language, code in FENCE.findall(text) if not language for line in code.splitlines()]
+    fences = [code for language, code in FENCE.findall(text) if not language]
+    lines = [line for code in fences for line in re.sub(r"\\\n\s*", "", code).splitlines()]
     commands = [re.split(r"\s{2,}|\s#|\s&$", line)[0] for line in lines if line.startswith("nap ")]
     return [shlex.split(command)[1:] for command in commands]
 
