@@ -17,13 +17,13 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
 from nap.kernels import statistics
 from nap.norms.compiling import guard_hooks
 from nap.norms.fused_batchnorm import TELLS, Known, telling
 from nap.norms.fused_relu import Rows, leave
-from nap.norms.weight_size import mean_square, row_rms
+from nap.norms.quick import mean_square, quick_norm
+from nap.norms.weight_size import row_rms
 
 EPS = 1e-5  # torch's default for LayerNorm; relative to the weight unless a float is asked for
 PRODUCTS = "nap_products"  # the child of a module that holds the norms on products in its forward
@@ -102,8 +102,6 @@ class Norm(nn.Module):
             squares = mean_square(weights, self.rows) if scale is None else None
             if squares is not None:
                 eps *= squares  # LN(y/s; eps) = LN(y; eps·s²), with no pass over y
-                if self._is_simple() and (out := self._simple(y, eps)) is not None:
-                    return out
             else:
                 unit = row_rms(weights, self.rows) if scale is None else scale
         if self.layout == "sample" and (fused := _fused(y)) is not None:
@@ -111,31 +109,6 @@ class Norm(nn.Module):
         x = _wide(y, unit)
         x = (self._sample(x, eps) if self.layout == "sample" else self._positions(x, eps)).to(y.dtype)
         return x if self.gain == 1.0 else x * self.gain
-
-    def _is_simple(self) -> bool:
-        """Whether it is a LayerNorm over the last axis: one call of PyTorch's does it."""
-        return self.relative and self.centre and self.layout == "features" and self.gain == 1.0
-
-    def _simple(self, y: Tensor, eps: float) -> Tensor | None:
-        """That call, where `y` and the parameters are of one type; else None."""
-        own, dtype = self._parameters, y.dtype
-        if "weight" not in own or "bias" not in own or (dtype != torch.float32 and dtype != torch.float64):
-            return None
-        weight, bias = own["weight"], own["bias"]
-        if weight is None or bias is None or weight.dtype != dtype or bias.dtype != dtype:
-            return None
-        return F.layer_norm(y, (self.width,), weight, bias, eps)
-
-    def quick(self, y: Tensor, weights: Sequence[Tensor]) -> Tensor | None:
-        """What calling it would give, without the way through `nn.Module`; None where that way is needed.
-
-        A small network on a CPU spends its time in Python: see docs/costs.md.
-        """
-        hooked = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks
-        if hooked or _has_any_global_hook() or not self._is_simple():
-            return None
-        squares = mean_square(weights, self.rows)
-        return None if squares is None else self._simple(y, self.eps * squares)
 
     def known(self, y: Tensor, *weights: Tensor) -> Known:
         """Of images (N, C, …): what `forward` would do to them, before it is done."""
@@ -192,6 +165,9 @@ class Norm(nn.Module):
         batched = y if y.ndim == self.spatial + 2 else y.unsqueeze(0)
         out: Tensor = fused.by_moments(batched, coefficients, *given)
         return out.view_as(y)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_known_square"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A converted model comes out of a file, or is copied: its carriers' hooks come with it."""
@@ -363,8 +339,10 @@ def normalise_output(module: nn.Module, args: Any, output: Tensor) -> Tensor:
     source = module.__dict__[_SOURCE]
     own = module._parameters
     weights: Any = [own[path] if path in own else attrgetter(path)(module) for path in source.weights]
-    if source.bias is None and type(norm) is Norm and (out := norm.quick(output, weights)) is not None:
-        return out
+    if len(weights) == 1 and source.bias is None and type(norm) is Norm:
+        out = quick_norm(norm, weights[0], output)
+        if out is not None:
+            return out
     if source.bias is not None:
         return norm(output, *weights, bias=attrgetter(source.bias)(module))
     if TELLS in module.__dict__ and torch.compiler.is_compiling():

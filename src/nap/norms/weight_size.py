@@ -5,29 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import _C, Tensor, nn
-
-_PLAIN = (Tensor, nn.Parameter)
-_SMALLEST, _LARGEST = 1e-20, 1e20  # of s²: beyond them eps·s² or y² may leave float32
-
-
-def mean_square(weights: Sequence[Tensor], rows: int | None) -> float | None:
-    """s² of `row_rms` as a number, where it is there without a wait: eager, on a CPU, of a usual size."""
-    if torch.compiler.is_compiling() or _C._len_torch_function_stack() or _C._len_torch_dispatch_stack():
-        return None  # who looks on shall see tensors
-    total = 0.0
-    for weight in weights:
-        if type(weight) not in _PLAIN or not weight.is_cpu or _C._get_tracing_state() is not None:
-            return None
-        detached = weight.detach()
-        if detached.dtype not in (torch.float32, torch.float64):
-            detached = detached.float()
-        norm = torch.linalg.vector_norm(detached)
-        if type(norm) is not Tensor or _C._functorch.is_functorch_wrapped_tensor(norm):
-            return None
-        total += norm.item() ** 2
-    squares = total / (rows or weights[0].shape[0]) if weights else 0.0
-    return squares if _SMALLEST < squares < _LARGEST else None
+from torch import Tensor
 
 
 def row_rms(weights: Sequence[Tensor], rows: int | None = None) -> Tensor:

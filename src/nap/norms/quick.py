@@ -1,0 +1,121 @@
+"""LayerNorm with a relative eps for small networks on a CPU, which spend their time in Python (docs/costs.md).
+
+eps·s² is a number there, and s² = ‖W‖²/rows is kept until W changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import _C, Tensor, nn
+from torch.compiler import is_compiling
+from torch.nn.modules.module import _has_any_global_hook
+
+_SMALLEST, _LARGEST = 1e-20, 1e20  # of s²: beyond them eps·s² or y² may leave float32
+_EXACT = (torch.float32, torch.float64)
+_is_wrapped = _C._functorch.is_functorch_wrapped_tensor
+
+
+def is_watched() -> bool:
+    """Whether a compiler, a tracer or a mode looks on, and shall see tensors instead of numbers."""
+    return (
+        is_compiling()  # first, since a compiler cannot follow the others
+        or _C._len_torch_function_stack() > 0
+        or _C._len_torch_dispatch_stack() > 0
+        or _C._get_tracing_state() is not None
+    )
+
+
+def mean_square(weights: Sequence[Tensor], rows: int | None) -> float | None:
+    """s² of `row_rms` as a number, where it is there without a wait: eager, on a CPU, of a usual size."""
+    if is_watched() or not all(map(_is_plain, weights)):
+        return None
+    squares = sum(map(_square, weights)) / (rows or weights[0].shape[0]) if weights else 0.0
+    return squares if _SMALLEST < squares < _LARGEST else None
+
+
+def _is_plain(weight: Tensor) -> bool:
+    return type(weight) in (Tensor, nn.Parameter) and weight.is_cpu and not _is_wrapped(weight)
+
+
+def _square(weight: Tensor) -> float:
+    detached = weight.detach()
+    norm: float = torch.linalg.vector_norm(detached if weight.dtype in _EXACT else detached.float()).item()
+    return norm * norm
+
+
+class KnownSquare:
+    """‖W‖² of a parameter on a CPU, measured again after anything was written into it.
+
+    PyTorch counts writes, except those through `.data`. Those show in the entry that was the largest.
+    """
+
+    __slots__ = ("__weakref__", "_entry", "_pointer", "_value", "_version", "rows", "square", "weight")
+
+    def __init__(self, weight: nn.Parameter):
+        self.weight, self.rows, self._pointer = weight, weight.shape[0], 0
+        self.set(_square(weight))
+
+    def set(self, square: float) -> None:
+        """Remember ‖W‖² of the values that W has now."""
+        weight = self.weight
+        if weight.data_ptr() != self._pointer:
+            flat = weight.detach().view(-1)
+            self._entry, self._pointer = flat[flat.abs().argmax()], weight.data_ptr()
+        self.square, self._value, self._version = square, self._entry.item(), weight._version
+
+    def get(self) -> float:
+        """‖W‖², measured if W has changed."""
+        weight = self.weight
+        if (
+            weight._version != self._version
+            or weight.data_ptr() != self._pointer
+            or self._entry.item() != self._value
+        ):
+            self.set(_square(weight))
+        return self.square
+
+
+_known: WeakValueDictionary[int, KnownSquare] = WeakValueDictionary()  # an entry keeps its weight, so its id
+
+
+def known_square(weight: Any) -> KnownSquare | None:
+    """What the norms behind a parameter know of it, for those who change it and know its norm."""
+    return _known.get(id(weight))
+
+
+def _know(weight: Any) -> KnownSquare | None:
+    known = _known.get(id(weight))
+    if known is None:
+        kept = type(weight) is nn.Parameter and not weight.is_inference()  # other tensors come and go
+        if not (kept and _is_plain(weight) and weight.is_contiguous() and weight.numel()):
+            return None
+        known = _known[id(weight)] = KnownSquare(weight)
+    return known
+
+
+def quick_norm(norm: Any, weight: Tensor, y: Tensor) -> Tensor | None:
+    """What `norm(y, weight)` gives, in one call of PyTorch's; None where it takes more than that."""
+    if not (norm.relative and norm.centre and norm.layout == "features" and norm.gain == 1.0) or is_watched():
+        return None
+    if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or _has_any_global_hook():
+        return None
+    inside, dtype = norm.__dict__, y.dtype
+    parts = inside["_parameters"]
+    scale, offset = parts.get("weight"), parts.get("bias")
+    if scale is None or offset is None or scale.dtype is not dtype or offset.dtype is not dtype:
+        return None
+    known = inside.get("_known_square")
+    if known is None or known.weight is not weight:
+        known = inside["_known_square"] = _know(weight)
+        if known is None:
+            return None
+    if dtype not in _EXACT or not weight.is_cpu:
+        return None
+    squares = known.get() / (norm.rows or known.rows)
+    if not _SMALLEST < squares < _LARGEST:
+        return None
+    return torch.layer_norm(y, (norm.width,), scale, offset, norm.eps * squares, False)
