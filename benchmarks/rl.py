@@ -64,10 +64,11 @@ def update(model: nn.Module, *, fused: bool, project: bool = False) -> Act:
 
 
 def best_of(acts: dict[str, Act], turns: int, calls: int) -> dict[str, float]:
-    """Microseconds of one call of each."""
+    """Microseconds of one call of each, in turns of a call to warm up and `calls` that are timed."""
     times = dict.fromkeys(acts, float("inf"))
     for _ in range(turns):
         for name, act in acts.items():
+            act()
             start = time.perf_counter()
             for _ in range(calls):
                 act()
@@ -81,7 +82,7 @@ def main() -> None:
     )
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--fused", action="store_true", help="Adam(fused=True), for all of them")
-    parser.add_argument("--turns", type=int, default=60)
+    parser.add_argument("--turns", type=int, default=600)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -89,7 +90,7 @@ def main() -> None:
     forward = best_of({name: action(make(args.width)) for name, make in nets.items()}, args.turns, 20)
     updates = {name: update(make(args.width), fused=args.fused) for name, make in nets.items()}
     updates["converted and projected"] = update(converted(args.width), fused=args.fused, project=True)
-    updated = best_of(updates, args.turns, 5)
+    updated = best_of(updates, args.turns, 1)
     print(f"{'':24} {'forward, batch 1':>24} {'update, batch 64':>24}")
     hand, base = forward["LayerNorm by hand"], updated["plain"]
     for name, took in updated.items():

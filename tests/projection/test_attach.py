@@ -162,7 +162,7 @@ def test_optimizers_that_would_not_do_are_refused() -> None:
         projector.attach(sgd(net().parameters()))
     with pytest.raises(ValueError, match=r"6\.weight: held by no attached optimizer.*attach\(a, b\)"):
         projector.attach(sgd([model.get_parameter("0.weight"), model.get_parameter("3.weight")]))
-    with pytest.raises(ValueError, match=r"object is no torch\.optim\.Optimizer.*project_"):
+    with pytest.raises(ValueError, match=r"object is not a torch\.optim\.Optimizer.*project_"):
         projector.attach(object())
     with pytest.raises(ValueError, match="has a Projector already"):
         projector.attach(optimizer, optimizer)

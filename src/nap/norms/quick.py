@@ -1,4 +1,4 @@
-"""LayerNorm with a relative eps for small networks on a CPU, which spend their time in Python (docs/costs.md).
+"""LayerNorm with a relative eps for small networks on a CPU, whose time goes into Python (docs/costs.md).
 
 eps·s² is a number there, and s² = ‖W‖²/rows is kept until W changes.
 """

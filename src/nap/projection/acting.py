@@ -12,7 +12,7 @@ from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
 from nap.projection.lost import Lost, is_undone
 from nap.projection.noisy import Two, norms_together, project_together_
 from nap.projection.plan import NamePair
-from nap.projection.sphere import norms_like, project_few_, project_tensors_
+from nap.projection.sphere import norms_like, project_tensors_
 
 Held = Mapping[Any, Tensor]
 
@@ -25,10 +25,7 @@ def project_all_(
     for ceiling in (False, True) if growing else (False,):
         alone = [n for n in radii if n not in together and (n in growing) is ceiling]
         weights, limits = {name: held[name] for name in alone}, [radii[name] for name in alone]
-        tensors = list(weights.values())
-        if project_few_(tensors, limits, when, ceiling=ceiling) is not None:
-            continue  # none of them is lost
-        norms = project_tensors_(tensors, limits, when=when, ceiling=ceiling)
+        norms = project_tensors_(list(weights.values()), limits, when=when, ceiling=ceiling)
         if not (ceiling or is_undone(when)) and lost.is_due(norms):
             lost.warn(weights, radii)
     if pairs:

@@ -25,8 +25,9 @@ from nap.projection.noisy import shared, state_with_noise, with_noise
 from nap.projection.plan import Excluded, NamePair, ProjectionPlan, decide, measured, names_in, pairs_of
 from nap.projection.policies import Choice, Policies
 from nap.projection.resuming import comparable, settings_of, taken_over
+from nap.projection.small import SmallWeights
 from nap.projection.steps import Rate
-from nap.projection.updates import AfterStep, Before, by_count, hooks_on, inner_optimizers
+from nap.projection.updates import AfterStep, Before, Followed, by_count, hooks_on, inner_optimizers
 from nap.sharded import reshard_, sharded_parts
 from nap.weights import weight_groups
 
@@ -34,56 +35,41 @@ ADDED = (Norm, Gain)  # modules of step 1
 
 
 class Projector:
-    """Keeps the weights of `model` at the norms that they have now (step 2 of NaP, Algorithm 1).
+    """Keeps each weight of `model` at the norm that it has now (step 2 of NaP, Algorithm 1).
 
-    `plan` says what happens to each parameter. The policy, by role (`nap.weight_groups`):
+    `print(projector.plan)` shows what happens to each parameter and why. By role (`nap.weight_groups`):
 
-    - weights of every kind are projected, but for those below. For scale-invariant and normalised
-      ones this leaves the function as it is; for joint and chain weights it fixes a scale that the
-      paper's "for parameter W_l in network" fixes too. Matrices that were not traced or not reached (σ
-      of a noisy layer in eval mode) count as weights. Tied weights are projected once. What is all zeros
-      is free until it has grown to its fan-in radius, where entries have an RMS of 1/√fan_in.
-    - means and noise of a noisy layer, μ(x) + σ(x ⊙ ε) ⊙ ε' in any spelling, share one radius
-      (`noise="joint"`): what normalises the layer cancels their common scale alone, so their share may
-      move, and noise be learnt away. With `noise="separate"` each has its own, which pins the noise for
-      good; with "free" the means are projected and the noise is not.
-    - `output`, the layer that makes the logits or values. Projecting it pins their scale: in continual
-      learning that is what helps, and so it is the default where no tokens are looked up; there one that
-      starts small (RMS entry below 0.14/√fan_in, a quarter of PyTorch's own, or a policy head with gain
-      0.01) may grow up to its fan-in radius. In a language model it is free by default, and so is the
-      table that it is tied to: logits must grow.
+    - Weights are projected, tied ones once. This leaves the function as it is for scale-invariant and
+      normalised ones, and fixes a scale for the others, as the paper does. A weight that is all zeros is
+      free until it has grown to its fan-in radius, where entries have an RMS of 1/√fan_in.
+    - `output`, the layer that makes logits or values: free in a language model, with the table that it is
+      tied to, since logits must grow. Elsewhere projected, which is what helps in continual learning; one
+      that starts small (entries below 0.14/√fan_in, such as a policy head with gain 0.01) may grow.
     - `embeddings`, the other look-up tables: free where tokens are looked up, else projected.
-    - `branches`, the last matrix of each residual branch, whose result is added to the stream with no
-      norm behind it: one that starts below half its fan-in radius (0.02/√(2·blocks), or zero) may grow
-      up to there, others are projected.
-      Each of the three takes "project", "grow" or "free"; where step 1 put a gain in front of a layer
-      (`gains="small"`), its matrix is projected by default.
-    - scale and offset of norms are left alone (`affine="free"`, enough for most runs of the paper),
-      put at joint norm √d ("joint", exact where only ReLU-like activations follow), or pulled towards
-      (1, 0) ("decay"). A norm that feeds the output layer sets the scale of the output: under
-      "joint" that scale is pinned.
-    - biases are left free: no norm of theirs is to be kept.
-    - what is frozen (requires_grad is False) stays as it is, bit by bit, for as long as it is frozen
-      and has no gradient. It has its radius, and is projected once an attached optimizer trains it,
-      also one that gets it later.
+    - `branches`, the last matrix of each residual branch that no norm follows: one that starts below half
+      its fan-in radius (0.02/√(2·blocks), or zero) may grow, others are projected.
+    - Scales and offsets of norms are left alone (`affine="free"`), kept at joint norm √d ("joint", exact
+      where only ReLU-like activations follow) or pulled towards (1, 0) ("decay").
+    - Means and noise of a noisy layer share one radius (`noise="joint"`), so that noise can be unlearnt. With
+      "separate" each has its own; with "free" the noise is not projected.
+    - Biases are free. Frozen parameters stay as they are until an attached optimizer trains them.
 
     Args:
         every: project after every so many real updates.
-        per: "tensor": one norm a weight, the symmetry of LayerNorm; "row": one for each output
-            feature, the symmetry of BatchNorm. Stacked experts have norms of their own either way.
-        decay: how far "decay" pulls at each projection, 1 − α in the paper's U_decay; the paper says
-            "mild", and 1e-3 forgets half a drift in some 700 projections.
+        per: "tensor": one norm a weight, the symmetry of LayerNorm; "row": one for each output feature,
+            the symmetry of BatchNorm. Stacked experts have a norm each either way.
+        output, embeddings, branches: "project", "grow" (free up to the fan-in radius) or "free"; None for the
+            defaults above. A layer with a gain from step 1 (`gains="small"`) is projected by default.
+        decay: how far "decay" pulls at each projection, 1 − α in the paper's U_decay; 1e-3 halves the
+            distance from (1, 0) in some 700 projections.
         exclude: names of parameters or modules, or these themselves; left free.
         update: "free": the optimizer's step as it is. "relative": each weight that has a radius moves by
-            lr·ρ in the direction of that step, W ← ρ·norm(W + lr·ρ·norm(u)), so that the rate of its
-            parameter group is the relative step, whatever the optimizer. All else moves as the optimizer
-            moves it. Takes a copy of these weights while a step lasts.
-        brake: how much of a norm's move away from its radius is taken back after each step: all of it (1,
-            projection), a part, so that norms grow more slowly, or nothing (0). Moves towards it are free.
+            lr·ρ in the direction of that step, W ← ρ·norm(W + lr·ρ·norm(u)), so that the learning rate is
+            the relative step, whatever the optimizer. Copies these weights while a step lasts.
+        brake: the share of a norm's move away from its radius that is taken back after each step: 1 projects,
+            less lets norms grow more slowly, 0 does nothing. Moves towards the radius are free.
 
-    Copies of `model` are not affected. A copied or unpickled `Projector` goes with its own copy of
-    the model and is attached to nothing; hooks also vanish from copied or unpickled optimizers, so
-    look at `attached` and attach again, or call `project_()` yourself after each update.
+    A copied or unpickled `Projector` goes with its own copy of the model and is attached to no optimizer.
 
     >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.LayerNorm(2))
     >>> _ = model[0].weight.data.fill_(1.0)
@@ -179,6 +165,7 @@ class Projector:
         self._slots = {name: self._all_slots[name] for name in acted}
         self._shapes = {name: self._all_shapes[name] for name in acted}
         self._updates = {name: self._updates.get(name, 0) for name in acted}
+        self._all_small = self._small(acted)
 
     def project_(self, other: nn.Module | None = None) -> None:
         """Project now. It counts as no update, and needs no optimizer (to limit updates it needs one).
@@ -196,7 +183,8 @@ class Projector:
         """
         if other is None:
             self._limits.check_by_hand(attached=bool(self._hooks))
-            self._radii |= self._act_(self._trainable(self._slots))
+            if self._all_small is None or not self._all_small.project_():
+                self._radii |= self._act_(self._trainable(self._slots))
             self._is_used()
             for hook in self._hooks:
                 hook.moves_are_known(by_hand=True)
@@ -255,17 +243,15 @@ class Projector:
     def attach(self, *optimizers: Any) -> Self:
         """Project after every `every`-th real update of these optimizers, each the weights it holds.
 
-        A step that a `GradScaler` skips is no update, whether or not the optimizer is fused. Where
-        several optimizers share the work, hand them over in one call: together they must hold every
-        trainable weight of the plan, and every trainable norm that step 1 put in. Parameters that are
-        added to an optimizer later (`add_param_group`) are followed from then on. Under `torch.compile`
-        of a step the projection runs after it, not compiled. An optimizer that moves weights by other
-        methods than `step` (SAM's first_step and second_step) is noticed after a few backward passes,
-        with a warning: attach the optimizer inside of it, or call `project_()` after each update.
+        Hand over several optimizers in one call: together they must hold every trainable weight of the
+        plan and every norm that step 1 put in. Parameters that are added later (`add_param_group`) are
+        followed too. A step that a `GradScaler` skips is no update. A compiled step is projected after it,
+        not compiled. An optimizer that moves weights by other methods than `step` (SAM) is noticed after a
+        few backward passes: attach the optimizer inside of it, or call `project_()` after each update.
         """
         limits = self._limits
         before = Before(self._before_, limits.check_optimizer, self._relative_radii) if limits.any else None
-        new = hooks_on(optimizers, self._names_in, self._follow_, before)
+        new = hooks_on(optimizers, self._find, self._follow_, before)
         trainable = {id(parameter): name for name, parameter in self._trainable(self._slots).items()}
         refusals.check_held([hook.optimizer for hook in [*self._hooks, *new]], trainable, self._norm_ids())
         for hook in new:
@@ -291,14 +277,20 @@ class Projector:
         """
         return self.plan.param_groups(self._model.named_parameters(), weight_decay, options)
 
-    def _names_in(self, optimizer: Any) -> list[str]:
+    def _find(self, optimizer: Any) -> Followed:
         """The parameters of the plan that this optimizer holds, frozen ones too."""
         refusals.check_unchanged(self._model, self.plan)
         reshard_(self._shards)
         names = {id(self._parameter(name)): name for name in self._slots}
         refusals.check_one(optimizer, self._model, names, self._together)
         held = refusals.held_by(optimizer)
-        return [name for key, name in names.items() if key in held]
+        followed = [name for key, name in names.items() if key in held]
+        return Followed(followed, self._small(followed) if self._settings["every"] == 1 else None)
+
+    def _small(self, names: Iterable[str]) -> SmallWeights | None:
+        if self._limits.any or self._noisy:
+            return None
+        return SmallWeights.of({name: self._slots[name] for name in names}, self._radii, self._growing)
 
     def _norm_ids(self) -> dict[int, str]:
         """The trainable norms that step 1 put in."""
@@ -315,9 +307,12 @@ class Projector:
         steps = lengths_of(self._parameter, radii, self._noisy)
         return {id(self._parameter(name)): length for name, length in steps.items()}
 
-    def _follow_(self, names: list[str], real: bool | Tensor, start: Start | None) -> None:
+    def _follow_(self, followed: Followed, real: bool | Tensor, start: Start | None) -> None:
+        if followed.small is not None and real is True and followed.small.project_():
+            self._updates.update({name: self._updates[name] + 1 for name in followed.names})
+            return
         # `real` may be on the device: then the count is a tensor and the choice a mask
-        held = self._trainable(names, after_step=True)
+        held = self._trainable(followed.names, after_step=True)
         for alike in by_count(held, self._updates):  # one group, unless optimizers share parameters
             count = self._updates[alike[0]] + real
             self._updates.update(dict.fromkeys(alike, count))
@@ -381,6 +376,7 @@ class Projector:
         self._radii = {name: saved["radii"][bare[name]].clone() for name in self._radii}
         self._updates = {name: int(saved["updates"][bare[name]]) for name in self._updates}
         self.plan = self.plan.at(self._radii)
+        self._all_small = self._small(self._slots)
         for hook in self._hooks:
             hook.look_again()
 
@@ -391,7 +387,15 @@ class Projector:
         return f"Projector of {type(self._model).__name__}: {done}; {attached}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_hooks": [], "_unattached": None, "_updates": self.updates}
+        return {
+            **self.__dict__,
+            "_hooks": [],
+            "_all_small": None,
+            "_unattached": None,
+            "_updates": self.updates,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({"_lost": Lost(), "_unattached": None, **state})  # older ones have none
+        self.__dict__.update(
+            {"_lost": Lost(), "_all_small": None, "_unattached": None, **state}
+        )  # older ones have none

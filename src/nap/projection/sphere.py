@@ -78,8 +78,6 @@ def project_tensors_(
     >>> weight
     tensor([[0.6000, 0.8000]])
     """
-    if (few := project_few_(weights, radii, when, ceiling=ceiling)) is not None:
-        return [torch.tensor(few, dtype=weights[0].dtype)]
     found: list[Tensor] = []
     whole: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, Tensor]]] = defaultdict(list)
     for weight, radius in zip(weights, radii, strict=True):
@@ -102,34 +100,6 @@ def project_tensors_(
         torch._foreach_mul_(tensors, list(factors.unsqueeze(1).unbind()))
         found.append(norms)
     return found
-
-
-def project_few_(
-    weights: Sequence[Tensor], radii: Sequence[Tensor], when: Tensor | None = None, *, ceiling: bool = False
-) -> list[float] | None:
-    """`project_tensors_` for small weights on a CPU, with numbers instead of tensors; without gradients.
-
-    Their norms, which all are directions to keep; or None, and nothing is done, where any of them has none,
-    is large, in pieces, of several norms or not of float32 or float64.
-    """
-    if not weights or (when is not None and not when.is_cpu) or not _is_eager():
-        return None
-    dtype = weights[0].dtype
-    if dtype != torch.float32 and dtype != torch.float64:
-        return None
-    for weight, radius in zip(weights, radii, strict=True):
-        if type(weight) not in _PLAIN or not weight.is_cpu or weight.dtype != dtype:
-            return None
-        if weight.numel() > _LONG or radius.numel() != 1 or _is_wrapped(weight):
-            return None
-    tensors = list(weights)
-    norms = [norm.item() for norm in torch._foreach_norm(tensors)]
-    if not all(_TINY < norm < _HUGE for norm in norms):
-        return None
-    if when is None or bool(when):
-        factors = [radius.item() / norm for radius, norm in zip(radii, norms, strict=True)]
-        torch._foreach_mul_(tensors, [min(1.0, factor) for factor in factors] if ceiling else factors)
-    return norms
 
 
 @cache
@@ -162,9 +132,9 @@ def norms_over(weight: Tensor, axes: Sequence[int]) -> Tensor:
     """
     if not axes:
         return weight.abs().to(_wide(weight.abs().dtype))
-    if _has_values(weight):
+    if is_plain(weight):
         norm = _on_cpu(weight, axes)
-        if norm.dtype == torch.float32 and not bool(((norm > _TINY) & (norm < _HUGE)).all()):
+        if norm.dtype == torch.float32 and not bool(((norm > SMALLEST) & (norm < LARGEST)).all()):
             norm = _at_once(weight, axes, torch.promote_types(weight.dtype, torch.float64)).float()
         return norm
     part: Any = _at_once(weight, axes, _summed(weight))
@@ -172,8 +142,8 @@ def norms_over(weight: Tensor, axes: Sequence[int]) -> Tensor:
     return whole.to(_real(weight.dtype))
 
 
-_TINY, _HUGE = 1e-12, 1e18  # between them float32 squares lose nothing, of up to 1e9 entries
-_LONG, _PIECE = 1 << 16, 1 << 12  # entries: a float32 sum on a CPU that is so long drifts, and is cut up
+SMALLEST, LARGEST = 1e-12, 1e18  # between them float32 squares lose nothing, of up to 1e9 entries
+LONG, _PIECE = 1 << 16, 1 << 12  # entries: a float32 sum on a CPU that is so long drifts, and is cut up
 
 
 def _at_once(weight: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -184,7 +154,7 @@ def _on_cpu(weight: Tensor, axes: Sequence[int]) -> Tensor:
     """In two steps, the first axis last, and long ones in pieces: one sum of 16M numbers is 6e-4 low."""
     norm = weight
     for some in filter(None, (axes[1:], axes[:1])):
-        if math.prod(norm.shape[axis] for axis in some) <= _LONG:
+        if math.prod(norm.shape[axis] for axis in some) <= LONG:
             norm = _at_once(norm, some, _wide(norm.dtype))
         else:
             moved = norm.movedim(tuple(some), tuple(range(-len(some), 0))).flatten(-len(some))
@@ -195,7 +165,7 @@ def _on_cpu(weight: Tensor, axes: Sequence[int]) -> Tensor:
 
 def _of_pieces(lines: Tensor) -> Tensor:
     """Norms over the last axis, cut up into pieces whose norms are a far shorter line."""
-    while lines.shape[-1] > _LONG:
+    while lines.shape[-1] > LONG:
         whole = lines.shape[-1] // _PIECE * _PIECE
         pieces = lines[..., :whole].unflatten(-1, (-1, _PIECE))
         norms = [torch.linalg.vector_norm(pieces, dim=-1, dtype=_wide(lines.dtype))]
@@ -205,29 +175,14 @@ def _of_pieces(lines: Tensor) -> Tensor:
     return torch.linalg.vector_norm(lines, dim=-1, dtype=_wide(lines.dtype))
 
 
-_PLAIN = (Tensor, nn.Parameter)
-
-
-def _has_values(weight: Tensor) -> bool:
+def is_plain(weight: Tensor) -> bool:
     """Whether it lies on a CPU and can be asked for its values: not while a compiler or vmap looks on."""
     return (
-        type(weight) in _PLAIN
+        type(weight) in (Tensor, nn.Parameter)
         and weight.is_cpu
         and not torch.compiler.is_compiling()
-        and not _is_wrapped(weight)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(weight)
     )
-
-
-def _is_wrapped(weight: Tensor) -> bool:
-    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(weight)
-    return wrapped
-
-
-def _is_eager() -> bool:
-    """Whether nobody looks on: no compiler, no mode that wants to see tensors."""
-    if torch.compiler.is_compiling():  # and cannot follow the next line
-        return False
-    return not (torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack())
 
 
 def _summed(weight: Tensor) -> torch.dtype:

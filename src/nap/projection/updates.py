@@ -13,8 +13,18 @@ from torch import Tensor
 
 from nap.projection.guard import MoveGuard
 from nap.projection.refusals import refuse
+from nap.projection.small import SmallWeights
 
-Follow = Callable[[list[str], bool | Tensor, Any], None]
+
+@dataclass(frozen=True)
+class Followed:
+    """The parameters of a plan that an optimizer holds; `small` if they are small weights on a CPU."""
+
+    names: list[str]
+    small: SmallWeights | None = None
+
+
+Follow = Callable[[Followed, bool | Tensor, Any], None]
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class Before:
     relative: Callable[[], Mapping[int, Tensor]]  # how long relative steps at rate 1 are, by id
 
 
-Find = Callable[[Any], list[str]]
+Find = Callable[[Any], Followed]
 
 
 def was_real(optimizer: Any) -> bool | Tensor:
@@ -103,15 +113,15 @@ def by_count(names: Iterable[str], counts: Mapping[str, int | Tensor]) -> list[l
 
 
 class AfterStep:
-    """A hook on one optimizer: after each step it calls follow(names, real, start), names of what it holds.
+    """A hook on one optimizer: after each step it calls follow(followed, real, start).
 
-    `find` gives these names, and is asked again when the optimizer holds other parameters. `start` is what
-    `before` noted when the step began; None without it.
+    `find` says what of the plan the optimizer holds, and is asked again when it holds other parameters.
+    `start` is what `before` noted when the step began; None without it.
     """
 
     def __init__(self, optimizer: Any, find: Find, follow: Follow, before: Before | None = None):
         self.optimizer, self._find, self._follow, self.before = optimizer, find, follow, before
-        self._names, self._held = find(optimizer), _held(optimizer)
+        self._followed, self._held = find(optimizer), _held(optimizer)
         # of steps that are under way: a step may call the one that it extends, and one that raised stays
         self._starts: deque[Any] = deque(maxlen=2)
         # a compiled step would be compiled anew at every count; so the hooks run as they are, beside it
@@ -132,7 +142,7 @@ class AfterStep:
     def _begin_step(self, optimizer: Any) -> None:
         self._look_at(optimizer)
         assert self.before is not None
-        self._starts.append(self.before.note(self._names, rates_in(optimizer)))
+        self._starts.append(self.before.note(self._followed.names, rates_in(optimizer)))
         if self.guard is not None:
             self.guard.began()
 
@@ -143,16 +153,16 @@ class AfterStep:
             why = f"a step of {type(optimizer).__name__} ended whose beginning was not seen"
             refuse([], f"{why}, so how far it moved the weights is not known", way)
         start = self._starts.pop() if self.before is not None else None
-        self._follow(self._names, was_real(optimizer), start)
+        self._follow(self._followed, was_real(optimizer), start)
         self.moves_are_known()
 
     def _look_at(self, optimizer: Any) -> None:
         if (held := _held(optimizer)) != self._held:
-            self._names, self._held = self._find(optimizer), held
+            self._followed, self._held = self._find(optimizer), held
 
     def look_again(self) -> None:
         """The plan has changed: find the names of what the optimizer holds anew."""
-        self._names = self._find(self.optimizer)
+        self._followed = self._find(self.optimizer)
 
     def moves_are_known(self, *, by_hand: bool = False) -> None:
         """All that was moved until now has been followed, or projected by hand."""
@@ -164,7 +174,7 @@ class AfterStep:
         self._handles = [self.optimizer.register_step_post_hook(self)]
         if self.before is not None:
             self._handles.append(self.optimizer.register_step_pre_hook(self._begin))
-        if trained := [name for name in self._names if weight_of(name).requires_grad]:
+        if trained := [name for name in self._followed.names if weight_of(name).requires_grad]:
             strict = self.before is not None
             self.guard = MoveGuard(trained[0], lambda: weight_of(trained[0]), self.optimizer, strict=strict)
 
@@ -201,7 +211,7 @@ def relative_lengths(optimizer: Any) -> dict[int, Tensor]:
 def hooks_on(
     optimizers: Iterable[Any], find: Find, follow: Follow, before: Before | None = None
 ) -> list[AfterStep]:
-    """A hook for each of these optimizers, not attached yet; `find` gives the names that one holds."""
+    """A hook for each of these optimizers, not attached yet; `find` says what one holds."""
     hooks: list[AfterStep] = []
     for optimizer in chain.from_iterable(map(followed, optimizers)):
         kind, present = type(optimizer).__name__, optimizer._optimizer_step_post_hooks.values()
