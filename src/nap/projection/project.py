@@ -69,8 +69,7 @@ class Projector:
         brake: the share of a norm's move away from its radius that is taken back after each step: 1 projects,
             less lets norms grow more slowly, 0 does nothing. Moves towards the radius are free.
 
-    A copied or unpickled `Projector` goes with its own copy of the model and is attached to no optimizer.
-
+    A copied or unpickled one goes with its own copy of the model and is attached to no optimizer.
     >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.LayerNorm(2))
     >>> _ = model[0].weight.data.fill_(1.0)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -194,7 +193,7 @@ class Projector:
             self._act_(counterparts(other, bare_names(self.plan.names()), shapes))
 
     def _is_used(self) -> None:
-        """It follows an optimizer or is called by hand: no need to watch for a model trained without it."""
+        """Attached, or called by hand: no need to watch for a model that trains without it."""
         if self._unattached is not None:
             self._unattached.stop()
             self._unattached = None
@@ -311,10 +310,9 @@ class Projector:
         if followed.small is not None and real is True and followed.small.project_():
             self._updates.update({name: self._updates[name] + 1 for name in followed.names})
             return
-        # `real` may be on the device: then the count is a tensor and the choice a mask
         held = self._trainable(followed.names, after_step=True)
         for alike in by_count(held, self._updates):  # one group, unless optimizers share parameters
-            count = self._updates[alike[0]] + real
+            count = self._updates[alike[0]] + real  # tensors, where `real` is on the device
             self._updates.update(dict.fromkeys(alike, count))
             due = (count % self._settings["every"] == 0) & real
             if due is not False:
