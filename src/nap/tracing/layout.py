@@ -39,6 +39,21 @@ def reached_features(place: Tensor, output: Tensor, axis: int) -> frozenset[int]
     return frozenset((gradient != 0).any(0).nonzero().flatten().tolist())
 
 
+def keeps_features(product: Tensor, copy: Tensor | None, result: Tensor, axis: int) -> bool:
+    """Whether `result`, made of a product or of its copy, lists the same features on the same axis."""
+    if result.ndim < -axis:
+        return False
+    if copy is not None and result._base is copy:
+        return result.shape[axis] == copy.shape[axis] and result.stride(axis) == copy.stride(axis)
+    try:
+        ends = [reached_features(result.select(axis, i), product, axis) for i in (0, -1)]
+    except LayoutError:  # nothing tells
+        return False
+    first, last = ends
+    apart = result.shape[axis] == 1 or first != last
+    return len(first) == len(last) == 1 and apart
+
+
 def head_groups(operand: Tensor, contracted: int, output: Tensor, axis: int) -> Heads:
     """The groups of features of `output` that are contracted together in a q·k product.
 

@@ -55,6 +55,19 @@ def operation_name(function: Callable[..., Any]) -> str:
     return _OPERATORS.get(parts[-1], _ALIASES.get(last, last))
 
 
+def is_in_place(func: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+    """Whether a call writes into its first argument."""
+    name = getattr(func, "__name__", "")
+    marked = name.endswith("_") and not name.endswith("__")
+    return (
+        marked
+        or name == "__setitem__"
+        or name.startswith("__i")
+        or bool(kwargs.get("inplace"))
+        or any(a is True for a in args[1:])
+    )
+
+
 _OPERATORS = {
     **{f"__i{n}__": n for n in ("add", "sub", "mul", "matmul", "pow", "and", "or", "xor")},
     **{f"__r{n}__": n for n in ("add", "mul", "matmul", "and", "or")},
@@ -130,7 +143,8 @@ _TABLE: dict[Kind, str] = {
         gelu silu swish elu selu celu mish hardswish relu6 softshrink
         hardshrink tanhshrink copysign log1p sin cos sinc tan sinh cosh erf erfc special_erf heaviside round
         floor ceil frac fmod remainder bernoulli i0 multigammaln polygamma digamma prod cumprod polar
-        local_response_norm
+        local_response_norm renorm fake_quantize_per_tensor_affine fake_quantize_per_channel_affine
+        i0e i1 i1e bessel_j0 bessel_j1 spherical_bessel_j0 airy_ai det matrix_exp matrix_power
     """,
     Kind.SQUASH: """
         sigmoid tanh hardtanh hardsigmoid logsigmoid log_sigmoid softplus softsign expit exp exp2 expm1

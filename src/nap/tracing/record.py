@@ -34,10 +34,11 @@ class Use:
     single: bool = False  # one number for each input, with no axis of features
     part: tuple[int, ...] = ()  # of its one weight: where it begins, its sizes and strides; empty: all of it
     members: tuple[int, ...] = ()  # of a stack of layers: axes that list them, counted from the end
-    output: Tensor | None = None  # what the site returned
+    output: Tensor | None = None  # what the site returned, if its features are on the same axis
     linear: bool = False  # the result scales with each of these parameters
     fed: bool = False  # a function multiplies something with them that is not made of them
     product: Tensor | None = None  # what the function gave
+    copy: Tensor | None = None  # of that: what the model goes on with
     fused: frozenset[str] = frozenset()  # parameters that the function adds to it
     joined: frozenset[tuple[str, int, int]] = (
         frozenset()

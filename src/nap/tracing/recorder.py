@@ -24,8 +24,9 @@ from nap.tracing import before_batch_norm, effects, homogeneity, scripted, speci
 from nap.tracing.call import Call
 from nap.tracing.curves import AGAIN, ESCAPES, Place, note_escape, note_products
 from nap.tracing.homogeneity import MIXED, NONE
+from nap.tracing.layout import keeps_features
 from nap.tracing.meetings import meet_curves
-from nap.tracing.operations import Kind, operation_name
+from nap.tracing.operations import Kind, is_in_place, operation_name
 from nap.tracing.record import Flow, Frame, Use
 from nap.tracing.scale import without_scales
 from nap.tracing.streams import SUMS, Streams
@@ -168,17 +169,29 @@ class Recorder(TorchFunctionMode):
         if not mine:
             return None
         for c in mine:
-            self.flow.uses[c.key].output = output
+            if self._keeps_features(c, output):
+                self.flow.uses[c.key].output = output
         clone = output.clone()  # later in-place operations must not touch what gradients are taken of
         self.put(clone, value)
         self.streams.same(output, clone)
         return clone
 
+    def _keeps_features(self, carry: Carry, output: Tensor) -> bool:
+        """Whether the features of a product are where they were in what a module returns."""
+        converted = CHILD in self.modules[carry.site]._modules
+        if converted or (carry.moved is None and not carry.batch_norm):
+            return True
+        use = self.flow.uses[carry.key]
+        if use.made is None or (use.spatial and use.made.ndim != output.ndim):
+            return False
+        return keeps_features(use.made, use.copy, output, use.axis)
+
     def _unite(self, frame: Frame, output: Tensor, value: Value) -> Value:
         """A module that is linear in its producers (noisy layers, LoRA) counts as one producer."""
         inner = [self.flow.uses[c.key] for c in sorted(value.carry, key=lambda c: c.key)]
         self.operations += 1
-        united = Carry(frame.site, frame.call, self.operations)
+        kept = all(self._keeps_features(c, output) for c in value.carry)
+        united = Carry(frame.site, frame.call, self.operations, moved=None if kept else "")
         self.flow.uses[united.key] = Use(
             frozenset().union(*(u.sources for u in inner)),
             "sum",
@@ -214,7 +227,7 @@ class Recorder(TorchFunctionMode):
             self.flow.branches |= self.streams.branches(tensors, operands)
         call = Call(self, name, args, kwargs, tensors, operands)
         outcome = effects.follow(call)
-        if self.cut and not _in_place(func, args, kwargs):
+        if self.cut and not is_in_place(func, args, kwargs):
             args, kwargs = self._cut((args, kwargs))
         out = self.run(func, name, args, kwargs, tensors)
         results = list(tensors_in(out))
@@ -232,7 +245,7 @@ class Recorder(TorchFunctionMode):
         if self.open_product is not None:
             self.products[self.open_product] = (results[0], *self.products[self.open_product][1:])
             self.open_product = None
-        if self.made is not None and isinstance(out, Tensor) and not _in_place(func, args, kwargs):
+        if self.made is not None and isinstance(out, Tensor) and not is_in_place(func, args, kwargs):
             return self._kept(self.made, out)
         return out
 
@@ -240,10 +253,9 @@ class Recorder(TorchFunctionMode):
         """A copy of a product to go on with: what gradients are taken of must not change in place."""
         if type(self.modules.get(self.site)) in _PLAIN:  # its result is what the module returns
             return product
-        use.product, value = product, self.value(product)
-        clone = product.clone()
-        self.put(clone, value)
-        return clone
+        use.product, use.copy = product, product.clone()
+        self.put(use.copy, self.value(product))
+        return use.copy
 
     def run(self, func: Any, name: str, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> Any:
         """What the function returns; `tensors` are those that it was given, before any was cut."""
@@ -377,18 +389,6 @@ def _constants(model: nn.Module) -> Iterator[Tensor]:
     yield from model.buffers()
     for module in model.modules():
         yield from (t for t in tensors_in(list(vars(module).values())) if not isinstance(t, nn.Parameter))
-
-
-def _in_place(func: Any, args: Any, kwargs: Any) -> bool:
-    name = getattr(func, "__name__", "")
-    marked = name.endswith("_") and not name.endswith("__")
-    return (
-        marked
-        or name == "__setitem__"
-        or name.startswith("__i")
-        or bool(kwargs.get("inplace"))
-        or any(a is True for a in args[1:])
-    )
 
 
 def _floating(tensor: Tensor) -> bool:

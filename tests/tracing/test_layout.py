@@ -1,0 +1,79 @@
+"""Where the features of a product are in what its module returns."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import nap
+from zoo.soundness import unsound
+from zoo.written import Written
+
+SERIES = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+IMAGE = torch.randn(2, 8, 6, 6, generator=torch.Generator().manual_seed(1))
+
+
+def weight(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(*shape) / 5)
+
+
+def heads(net: Written, x: Tensor) -> Tensor:
+    return (x @ net.w).view(2, 5, 2, 4).transpose(1, 2)
+
+
+MOVED = {
+    "convolved over time": (SERIES, (7, 8, 3), lambda m, x: F.conv1d(x.mT, m.w, padding=1).mT, 7),
+    "copied": (SERIES, (7, 8, 3), lambda m, x: F.conv1d(x.mT, m.w, padding=1).mT.contiguous(), 7),
+    "linear over channels": (IMAGE, (7, 8), lambda m, x: F.linear(x.movedim(1, -1), m.w).movedim(-1, 1), 6),
+    "in heads": (SERIES, (8, 8), heads, 4),
+    "flattened": (SERIES, (8, 7), lambda m, x: (x @ m.w).flatten(1), 35),
+    "channels last": (IMAGE, (7, 8, 3, 3), lambda m, x: F.conv2d(x, m.w, padding=1).movedim(1, -1), 7),
+    "patches": (IMAGE, (7, 8, 3, 3), lambda m, x: F.conv2d(x, m.w, stride=3).flatten(2).mT, 7),
+    "squeezed": (SERIES, (7, 8, 1), lambda m, x: F.conv1d(x[:, 0, :, None], m.w).squeeze(-1), 7),
+    "shuffled": (IMAGE, (8, 8, 1, 1), lambda m, x: F.pixel_shuffle(F.conv2d(x, m.w), 2), 12),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_product_whose_features_move_before_its_module_returns_has_its_norm_where_it_is_made(name: str):
+    torch.manual_seed(0)
+    x, shape, function, out = MOVED[name]
+    part = Written(function, w=weight(*shape))
+    model = Written(lambda net, x: net.head(net.part(x).tanh()), part=part, head=nn.Linear(out, 2))
+    plan = nap.normalize_(model, x)
+    (placement,) = plan.placements
+    features = shape[0] if len(shape) > 2 or "channels" in name else shape[1]
+    assert (placement.action, placement.width) == ("normalise product", features)
+    assert unsound(model, plan, (x,), {}) == []
+    nap.verify(model, x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m, x: (x.reshape(-1, 8) @ m.w).view(2, 5, 7),
+        lambda m, x: (x @ m.w)[:, :3],
+        lambda m, x: (x @ m.w).flip(-1).masked_fill(torch.eye(5)[..., None].bool()[0], 0.0),
+        lambda m, x: (x @ m.w).view(2, 5, 7, 1).squeeze(-1).contiguous(),
+    ],
+)
+def test_one_whose_features_stay_on_their_axis_has_it_on_what_the_module_returns(function):
+    torch.manual_seed(0)
+    part = Written(function, w=weight(8, 7))
+    model = Written(lambda net, x: net.head(net.part(x).tanh()), part=part, head=nn.Linear(7, 2))
+    (placement,) = nap.normalize_(model, SERIES).placements
+    assert (placement.action, placement.width) == ("normalise output", 7)
+    nap.verify(model, SERIES)
+
+
+def test_a_sum_of_products_that_is_moved_is_refused_rather_than_normalised_over_time():
+    def low_rank(net: Written, x: Tensor) -> Tensor:
+        return (net.base(x) + net.up(net.down(x))).mT
+
+    torch.manual_seed(0)
+    layers = {"base": nn.Linear(8, 7), "down": nn.Linear(8, 2), "up": nn.Linear(2, 7)}
+    model = Written(
+        lambda net, x: net.head(net.part(x).tanh()), part=Written(low_rank, **layers), head=nn.Linear(5, 2)
+    )
+    with pytest.raises(ValueError, match=r"part\.base\.weight: .*no place to hang a norm"):
+        nap.normalize_(model, SERIES)
