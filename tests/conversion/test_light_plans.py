@@ -12,7 +12,7 @@ import nap
 from nap.conversion import light, normalize
 from nap.conversion.light import is_large, light_copy
 from nap.conversion.trial import record_all
-from nap.norms.norm import Norm
+from nap.norms.norm import EPS, Norm
 from nap.tracing.product_shapes import product_shape
 from zoo import handmade
 from zoo.entry import Entry
@@ -90,10 +90,9 @@ def test_a_zero_weight_is_found_without_values(monkeypatch: pytest.MonkeyPatch):
     first = nn.Linear(6, 8)
     net = nn.Sequential(first, nn.ReLU(), nn.Linear(8, 2))
     nn.init.zeros_(first.weight)
-    with pytest.raises(ValueError, match="all zeros"):
-        nap.normalize_(net, torch.randn(2, 6))
+    assert nap.plan(net, torch.randn(2, 6)).placements[0].eps == EPS
     first.weight.data[-1, -1] = 1.0
-    nap.normalize_(net, torch.randn(2, 6))
+    assert nap.plan(net, torch.randn(2, 6)).placements[0].eps == "relative"
 
 
 def test_weights_are_left_alone(monkeypatch: pytest.MonkeyPatch):

@@ -10,13 +10,12 @@ from torch import nn
 
 from nap.conversion.carriers import has_direction
 from nap.conversion.decision import Decision, Want
-from nap.conversion.extent import layout_of, members_of, parts_of
+from nap.conversion.extent import FROM_ZERO, ZERO_PART, eps_of, layout_of, members_of, parts_of
 from nap.conversion.needs import gather
 from nap.conversion.placement import Options, Placement
 from nap.conversion.products import place_product
 from nap.conversion.reach import note_unreached
 from nap.conversion.sums import place_sums
-from nap.norms.norm import EPS
 from nap.tracing.layout import LayoutError
 from nap.tracing.record import Flow
 
@@ -62,21 +61,21 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         reason = (
             f"it {next(iter(want.reasons))} with complex numbers, which norms of real features do not take"
         )
-        return decision.refuse(site, reason, "normalise its real and imaginary parts side by side")
+        return decision.refuse(site, reason, "let it return its real and imaginary parts side by side")
     layout = layout_of(options, use.axis, 0 if parts else use.spatial)
     together = [s.head or s.length * periods for s in parts if s.name] or [width]
     if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
         return decision.leave_one_feature(site, next(iter(want.reasons)))
     names = _own_parameters(decision.model, module)
     weights = tuple(dict.fromkeys(_attribute(names[n]) for n in sorted(use.sources) if n in names))
-    if weights and not any(has_direction(_tensor(module, path)) for path in weights):
-        name = f"{site}.{weights[0]}".lstrip(".")
-        return decision.refuse(name, "it is all zeros, so it has no direction to keep", "initialise it")
+    zero = weights and not any(has_direction(_tensor(module, path)) for path in weights)
     biases = sorted({names[n] for flow in flows for n in flow.added if n in names})
     members = members_of(use, decision.model, layout, parts)
     sizes = {width, width * math.prod(members.get("members", ()))} if members else set()
     biases = [p for p in biases if (b := module.get_parameter(p)).ndim == 1 or b.numel() in sizes]
     partial = any(s.name is None for s in parts)
+    if zero and partial:
+        return decision.refuse(f"{site}.{weights[0]}".lstrip("."), *ZERO_PART)
     if partial and len(biases) > 1:
         reason = f"a part of its output is normalised and it has {len(biases)} biases"
         return decision.refuse(site, reason, "split it")
@@ -87,7 +86,7 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         site,
         "normalise output",
         type(module).__name__,
-        " and ".join(want.reasons),
+        " and ".join(want.reasons) + (FROM_ZERO if zero else ""),
         width=width,
         layout=layout,
         spatial=-1 - use.axis,
@@ -96,7 +95,7 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         centre=options.norm == "layer" and not only_heads,
         scale=options.affine != "none" and not undone,
         offset=options.affine == "scale_offset" and not want.batch_norm and not only_heads,
-        eps=options.eps if weights or options.eps != "relative" else EPS,
+        eps=eps_of(options, fixed=zero or not weights),
         gain=want.gain,
         before_batch_norm=undone,
         **members,

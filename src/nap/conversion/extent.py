@@ -9,9 +9,21 @@ from torch import nn
 
 from nap.conversion.decision import Want
 from nap.conversion.placement import Options
-from nap.norms.norm import Layout, Section
+from nap.norms.norm import EPS, Eps, Layout, Section
 from nap.tracing.layout import LayoutError, sections
 from nap.tracing.record import Use
+
+ZERO_PART = "it is all zeros, and only a part of its result needs a norm", "initialise it"
+FROM_ZERO = "; starts at zero, so its eps is absolute"
+
+
+def eps_of(options: Options, *, fixed: bool) -> Eps:
+    """The eps of a norm; absolute if `fixed`: no weights are in front, or all of them start at zero.
+
+    A weight that starts at zero has no size that eps could be relative to. Its result would be of full size
+    after the first update; with an absolute eps it grows along with the weight.
+    """
+    return EPS if fixed and options.eps == "relative" else options.eps
 
 
 def layout_of(options: Options, axis: int, spatial: int) -> Layout:

@@ -10,7 +10,7 @@ from torch import nn
 
 from nap.conversion.carriers import ProductKey, carrier_of, has_direction, product_name
 from nap.conversion.decision import Decision, Want
-from nap.conversion.extent import layout_of, members_of, parts_of
+from nap.conversion.extent import FROM_ZERO, ZERO_PART, eps_of, layout_of, members_of, parts_of
 from nap.conversion.placement import Placement
 from nap.tracing.layout import LayoutError
 from nap.tracing.record import Flow, Use
@@ -27,11 +27,12 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
     (carrier, paths), name = found, min(sources)
     if (why := _otherwise_used(key, want, flows)) is not None:
         return decision.refuse(name, why, "make the layer a module of its own and call it")
-    if not any(has_direction(model.get_parameter(source)) for source in sources):
-        return decision.refuse(name, "it is all zeros, so it has no direction to keep", "initialise it")
+    zero = not any(has_direction(model.get_parameter(source)) for source in sources)
     if use.output.is_complex():
         reason = f"its product {next(iter(want.reasons))} with complex numbers, which norms do not take"
-        return decision.refuse(name, reason, "compute with real and imaginary parts side by side")
+        return decision.refuse(
+            name, reason, "put the product and what makes it real again into a module of its own"
+        )
     width = use.output.shape[use.axis]
     try:
         periods, parts = parts_of(want, width)
@@ -48,12 +49,14 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
         return decision.refuse(name, reason, "convert the members before stacking them")
     members = members_of(use, model, layout, parts, next(iter(mapped), ()))
     partial = any(s.name is None for s in parts)
+    if zero and partial:
+        return decision.refuse(name, *ZERO_PART)
     centred = not (want.heads and not want.part)
     decision.placements[product_name(sources, part)] = Placement(
         carrier,
         "normalise product",
         type(model.get_submodule(carrier)).__name__,
-        " and ".join(want.reasons),
+        " and ".join(want.reasons) + (FROM_ZERO if zero else ""),
         width=width,
         layout=layout,
         spatial=-1 - use.axis,
@@ -65,7 +68,7 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
         and centred
         and not want.batch_norm
         and not _has_offset(model, key, flows, width * math.prod(members.get("members", ()))),
-        eps=options.eps if options.eps != "relative" else "relative",
+        eps=eps_of(options, fixed=zero),
         gain=want.gain,
         **members,
         weights=paths,

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 
 import torch
 from torch import nn
 
+from nap.conversion.carriers import has_direction
 from nap.conversion.gains import rescale_
 from nap.conversion.placement import Placement, Plan
 from nap.norms.attention import NormalizedMultiheadAttention, normalize_attention_
@@ -128,6 +130,7 @@ def _insert_(module: nn.Module, placement: Placement, undo: list[Undo], like: to
         _insert_gain_(module, placement, undo, like)
         return
     norm = build_norm(module, placement, like).train(module.training)
+    _start_at_bias_(norm, module, placement)
     if placement.action == "normalise product":
         undo.extend(_restore(child) for child in module.children())
         source = ProductSource(placement.weights, placement.zero, placement.part)
@@ -145,6 +148,20 @@ def _insert_(module: nn.Module, placement: Placement, undo: list[Undo], like: to
     _zero_(module, placement, undo)
     module.__dict__[CHILD + "_source"] = Source(placement.weights, placement.subtract, placement.zero)
     module._forward_hooks[HOOK] = normalise_output
+
+
+def _start_at_bias_(norm: nn.Module, module: nn.Module, placement: Placement) -> None:
+    """The offset of a norm behind a weight that is all zeros starts at its bias: what comes out is the same.
+
+    At zero, a ReLU would let no gradient through to the weight.
+    """
+    offset = getattr(norm, "bias", None)
+    if offset is None or any(has_direction(attrgetter(path)(module)) for path in placement.weights):
+        return
+    for path in (*placement.remove, *placement.zero):
+        bias = module.get_parameter(path).detach()
+        with torch.no_grad():
+            offset.add_(bias.reshape(offset.shape) if bias.numel() == offset.numel() else bias.flatten())
 
 
 def _zero_(module: nn.Module, placement: Placement, undo: list[Undo]) -> None:
