@@ -16,6 +16,8 @@ from nap import Role
 from nap.conversion import surgery
 from nap.norms.norm import FusedNorm, Norm
 from nap.norms.products import product_norms
+from zoo.soundness import unsound
+from zoo.written import Written
 
 X = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
 
@@ -326,3 +328,62 @@ def test_a_failure_undoes_it_and_a_forward_that_was_lost_is_named(monkeypatch: p
     with pytest.raises(ValueError, match=r"norms of .* no longer run"):
         nap.verify(model, X)
     assert nap.weight_groups(model)["w"].role is Role.WEIGHT
+
+
+class Experts(nn.Module):
+    """Tokens that choose experts by an index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.head = nn.Parameter(torch.randn(4, 8, 16)), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
+        up = self.up[chosen].transpose(-1, -2).contiguous()
+        return self.head(F.relu(torch.einsum("ni,nhi->nh", x, up)))
+
+
+def test_the_norm_of_a_token_does_not_depend_on_what_others_choose() -> None:
+    torch.manual_seed(0)
+    model, x = Experts(), torch.randn(64, 8)
+    nap.normalize_(model, (x, torch.arange(64) % 4))
+    model = model.double()
+    with torch.no_grad():
+        model.up.mul_(torch.tensor([1e-3, 0.1, 1.0, 10.0])[:, None, None])
+        x = x.double()
+        alone = model(x[:1], torch.tensor([1]))
+        for others in (torch.zeros(63), torch.full((63,), 3)):
+            together = model(x, torch.cat([torch.tensor([1]), others.long()]))
+            assert_close(together[:1], alone, rtol=0, atol=1e-12)
+
+
+TRANSFORMED: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "exp": lambda m, x: x @ m.w.exp(),
+    "softmax": lambda m, x: x @ m.w.softmax(0),
+    "rounded, straight through": lambda m, x: x @ (m.w + (m.w.mul(8).round().div(8) - m.w).detach()),
+    "ternary": lambda m, x: x @ (m.w.sign() * (m.w.abs() > m.w.abs().mean()) * m.w.abs().mean()),
+    "standardised by batch_norm": lambda m, x: x @ F.batch_norm(m.w[None], None, None, m.s, training=True)[0],
+    "orthogonal, exponential": lambda m, x: x @ m.w[:, :8].sub(m.w[:, :8].T).matrix_exp(),
+    "orthogonal, Cayley": lambda m, x: x @ torch.linalg.solve(torch.eye(8) + skew(m.w), torch.eye(8)),
+    "masked by another's median": lambda m, x: x @ (m.w * (m.v > m.v.median())),
+}
+
+
+def skew(w: Tensor) -> Tensor:
+    return w[:, :8] - w[:, :8].T
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_weights_that_functions_transform_first_are_normalised_where_they_multiply(name: str) -> None:
+    torch.manual_seed(0)
+    model = Written(
+        lambda net, x: net.head(F.relu(TRANSFORMED[name](net, x)) @ net.fit),
+        w=nn.Parameter(torch.randn(8, 16) / 3),
+        v=nn.Parameter(torch.randn(8, 16)),
+        s=nn.Parameter(torch.rand(8) + 0.5),
+        head=nn.Linear(3, 2),
+        fit=torch.ones(8 if "orthogonal" in name else 16, 3),
+    )
+    plan = nap.normalize_(model, X)
+    assert [p.action for p in plan.placements] == ["normalise product"]
+    assert unsound(model, plan, (X,), {}) == []
+    nap.verify(model, X)

@@ -15,11 +15,12 @@ from nap.conversion.shared import shared_by
 from nap.norms.norm import CHILD, EPS, FusedNorm, has_parts
 from nap.norms.products import norm_on_product
 from nap.norms.recurrent import NORMALIZED
+from nap.tracing.arithmetic import DIVISION_BY_POSITIVES
 from nap.tracing.operations import Kind
 from nap.tracing.record import Flow, Meeting, Use
 from nap.tracing.values import Carry
 
-_OF_POSITIVES = {"sqrt", "rsqrt", "log", "log2", "log10"}
+_OF_POSITIVES = {"sqrt", "rsqrt", "log", "log2", "log10", DIVISION_BY_POSITIVES}
 
 
 def gather(decision: Decision, flow: Flow) -> None:
@@ -203,7 +204,7 @@ def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Car
     be on the sum. And not where a module that is called uses the same weights.
     """
     use = flow.uses[carry.key]
-    if product_name(use.sources, use.part) in decision.untracked or use.sources & flow.warped:
+    if product_name(use.sources, use.part) in decision.untracked:
         return False
     if use.made is None or not use.fed or meeting.faults.get(carry) or not use.sources:
         return False

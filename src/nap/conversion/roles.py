@@ -127,6 +127,8 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
         return replace(shape, role=Role.UNNORMALISED, reason="reaches a function that was not seen")
     if remark and "norm" not in sinks and not any(norms):
         return chosen
+    if name in flow.warped and name in flow.bent:
+        return replace(shape, reason=f"enters {flow.bent[name]} itself, and a norm follows only then")
     return replace(shape, reason="normalised together with other terms of a sum")
 
 

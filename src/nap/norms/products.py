@@ -190,8 +190,11 @@ class _OnProducts(TorchFunctionMode):
         self.parts: list[
             tuple[Tensor, tuple[int, ...]]
         ] = []  # of what was made: the slice that it is, or is of
+        self.chosen: list[
+            tuple[Tensor, frozenset[str], Tensor]
+        ] = []  # weights that data chose, and their size
         self.in_parts = any(source.part for source in self.sources.values())
-        self.constants = [b for b in module.buffers() if b is not None]
+        self.constants = {id(b): b for b in module.buffers() if b is not None}  # and what is made of them
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -204,7 +207,10 @@ class _OnProducts(TorchFunctionMode):
         made_of = [self._made_of(tensor) for tensor in tensors]
         paths = frozenset(path for some in made_of if some is not None for path in some)
         if not paths:
-            return func(*args, **kwargs) if addend is None else addend.added(func, args, kwargs)
+            out = func(*args, **kwargs) if addend is None else addend.added(func, args, kwargs)
+            if all(map(self._constant, tensors)):
+                self.constants.update((id(t), t) for t in _tensors((out,)))
+            return out
         if name is not None and None in made_of:
             factors = [t for t, some in zip(tensors, made_of, strict=True) if some is not None]
             part = self._part(factors[0], paths)
@@ -224,7 +230,18 @@ class _OnProducts(TorchFunctionMode):
                     given = [t for t, some in zip(tensors, made_of, strict=True) if some is not None]
                     part = self._part(result, paths) or self._part(given[0], paths)
                     self.parts += [(result, part)] if part else []
+                    size = (
+                        self._size(given[0], paths, result)
+                        if not chosen
+                        else _size_of_one(given[0], args, result)
+                    )
+                    self.chosen += [(result, paths, size)] if size is not None else []
         return out
+
+    def _size(self, given: Tensor, paths: frozenset[str], result: Tensor) -> Tensor | None:
+        """Of weights that data chose, and of what is the same in another shape: the size of one of them."""
+        known = [size for t, its, size in self.chosen if t is given and its == paths]
+        return known[0] if known and result.numel() == given.numel() else None
 
     def _part(self, tensor: Tensor, paths: frozenset[str]) -> tuple[int, ...]:
         """Which slice of its one weight a tensor is, or was made of."""
@@ -237,6 +254,9 @@ class _OnProducts(TorchFunctionMode):
         self, key: str, func: Any, args: Any, kwargs: Any, factors: list[Tensor], addend: _Addend | None
     ) -> Tensor:
         norm: Norm | FusedNorm = self.norms[key]  # type: ignore[index]
+        paths = frozenset(self.sources[key].weights)
+        sizes = [self._size(factor, paths, factor) for factor in factors]
+        factors = [f if size is None else size for f, size in zip(factors, sizes, strict=True)]
         if isinstance(norm, FusedNorm) and not norm.covers_all() and addend is not None:
             y = addend.added(func, args, kwargs)
             return norm(y, *factors, bias=addend.value)
@@ -251,7 +271,19 @@ class _OnProducts(TorchFunctionMode):
         return None
 
     def _constant(self, tensor: Tensor) -> bool:
-        return isinstance(tensor, nn.Parameter) or any(tensor is constant for constant in self.constants)
+        return isinstance(tensor, nn.Parameter) or id(tensor) in self.constants
+
+
+def _size_of_one(stack: Tensor, args: Sequence[Any], result: Tensor) -> Tensor | None:
+    """A matrix of one entry, as large as a weight of a stack is on average; None if no index chose from it.
+
+    eps is relative to it: a sample's norm depends neither on what others choose nor on how many there are.
+    """
+    index = next((t for t in _tensors(args) if t is not stack), None)
+    if index is None or index.dtype == torch.bool:
+        return None
+    share = result.numel() / (max(index.numel(), 1) * stack.numel())  # of one in the stack
+    return torch.linalg.vector_norm(stack.detach()).mul(share**0.5).view(1, 1)
 
 
 @dataclass(frozen=True)

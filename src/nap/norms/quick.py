@@ -38,7 +38,8 @@ def mean_square(weights: Sequence[Tensor], rows: int | None) -> float | None:
 
 
 def _is_plain(weight: Tensor) -> bool:
-    return type(weight) in (Tensor, nn.Parameter) and weight.is_cpu and not _is_wrapped(weight)
+    real = type(weight) in (Tensor, nn.Parameter) and not weight.is_complex()
+    return real and weight.is_cpu and not _is_wrapped(weight)
 
 
 def _square(weight: Tensor) -> float:
