@@ -77,3 +77,42 @@ def test_a_vector_is_one_row(per):
     after = model.get_parameter("w").detach()
     assert not torch.allclose(after.abs(), before.abs())
     torch.testing.assert_close(after.norm(), before.norm())
+
+
+IMAGE = torch.linspace(-1, 1, 2 * 6).reshape(2, 6)
+
+
+def modulated(net, z):
+    """A learned image, convolved with weights that are made for each sample, as StyleGAN2 has it."""
+    weight = net.w * (1 + net.style(z))[:, None, :, None, None]
+    image = net.image.expand(2, -1, -1, -1).reshape(1, 12, 4, 4)
+    out = nn.functional.conv2d(image, weight.flatten(0, 1), padding=1, groups=2).view(2, 6, 4, 4)
+    return net.head(nn.functional.leaky_relu(out).mean((2, 3)))
+
+
+def convolved(net, z):
+    return net.head((net.conv(net.image) * net.style(z)[..., None, None]).relu().mean((2, 3)))
+
+
+def sampled(net, z):
+    grid = z[None, :, None, :2]
+    return net.head(
+        nn.functional.grid_sample(net.image, grid, align_corners=True).flatten(1).view(-1, 6).exp()
+    )
+
+
+@pytest.mark.parametrize(
+    ("forward", "role"),
+    [
+        (modulated, nap.Role.UNNORMALISED),
+        (convolved, nap.Role.NORMALISED),
+        (sampled, nap.Role.EMBEDDING),
+    ],
+)
+def test_an_image_that_the_model_learns_is_no_bias(forward, role):
+    torch.manual_seed(0)
+    image, w = nn.Parameter(torch.randn(1, 6, 4, 4)), nn.Parameter(torch.randn(6, 6, 3, 3))
+    layers = {"style": nn.Linear(6, 6), "conv": nn.Conv2d(6, 6, 3), "head": nn.Linear(6, 2)}
+    model = Written(forward, image=image, w=w, **layers)
+    nap.normalize_(model, IMAGE)
+    assert nap.weight_groups(model)["image"].role is role

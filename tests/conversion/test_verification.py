@@ -226,3 +226,19 @@ def test_grouped_products_in_float64_are_those_of_torch(a, b):
     a, b = torch.randn(a), torch.randn(b)
     ends = torch.tensor([3, 8], dtype=torch.int32)
     torch.testing.assert_close(_grouped(a, b, ends), torch._grouped_mm(a, b, offs=ends))
+
+
+def test_complex_weights_are_scaled_in_double_precision_too() -> None:
+    class Spectral(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(8, 8, 3, dtype=torch.cfloat))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fft.irfft(torch.einsum("bix,iox->box", torch.fft.rfft(x), self.w), n=5)
+
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Spectral(), nn.GELU(), nn.Linear(5, 2)), torch.randn(2, 8, 5)
+    nap.normalize_(model, x)
+    assert nap.weight_groups(model)["0.w"].role is nap.Role.SCALE_INVARIANT
+    nap.verify(model, x)

@@ -87,7 +87,8 @@ def label(
 
 def awake(model: nn.Module) -> nn.Module:
     """A float64 copy without zeros that hide dependencies: gains at zero, layers initialised at zero."""
-    model = deepcopy(model).double()
+    model = deepcopy(model)
+    model._apply(lambda t: t.double() if t.is_floating_point() else t.cdouble() if t.is_complex() else t)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -31,10 +31,10 @@ class _InDouble(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         written = name in _INTO_FIRST or (name.endswith("_") and not name.endswith("__"))
         kept = args[:1] if written or name in ("__get__", "__set__") else ()
-        args = (*kept, *tree_map(_longer, tuple(args[len(kept) :])))
+        args = (*kept, *tree_map(longer, tuple(args[len(kept) :])))
         if name.strip("_") == "grouped_mm":  # torch has it for shorter types only
-            return _grouped(*args, **tree_map(_longer, kwargs))
-        return func(*args, **tree_map(_longer, kwargs), **out)
+            return _grouped(*args, **tree_map(longer, kwargs))
+        return func(*args, **tree_map(longer, kwargs), **out)
 
 
 def _grouped(
@@ -58,7 +58,8 @@ def _grouped(
     return out
 
 
-def _longer(x: Any) -> Any:
+def longer(x: Any) -> Any:
+    """A tensor or dtype in float64 or complex128; anything else as it is."""
     if isinstance(x, torch.dtype):
         return _LONGER.get(x, x)
     return x.to(_LONGER[x.dtype]) if isinstance(x, Tensor) and x.dtype in _LONGER else x

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from nap.conversion.double import in_double
+from nap.conversion.double import in_double, longer
 from nap.conversion.multiplied import Products
 from nap.conversion.normalize import plan_with
 from nap.conversion.reach import unreached
@@ -70,11 +70,11 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
     unchanged = replace(applied.options, gains="none")  # gains are there already
     again = plan_with(model, args, kwargs, unchanged, again=True)
     failures = [f"{p.module} still {p.reason}" for p in again.placements] + [str(p) for p in again.problems]
-    twin = detached_copy(model).double()
+    twin = detached_copy(model)._apply(longer)
     changes: dict[str, float] = {}
     leaks: dict[str, list[str]] = {}
     for example in examples_of(args, kwargs):
-        inputs, named = tree_map(_doubled, example)
+        inputs, named = tree_map(longer, example)
         found = scale_changes(twin, inputs, named)
         changes = {name: max(change, changes.get(name, 0.0)) for name, change in found.items()}
         leaks.update(_leaks(twin, inputs, named))
@@ -145,10 +145,6 @@ def _scaled(parameter: Tensor, factor: float) -> Iterator[None]:
         yield
     finally:
         parameter.data.copy_(kept)
-
-
-def _doubled(x: Any) -> Any:
-    return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
 def _run(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:

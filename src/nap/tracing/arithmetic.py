@@ -26,6 +26,7 @@ from nap.tracing.operations import EPSILON, POWERS, Kind
 from nap.tracing.scale import normalised_by_hand, scaled_operands
 from nap.tracing.values import CONSTANT, NO_CARRY, Value, merge
 
+DIVISION_BY_POSITIVES = "a division by positive numbers"
 REDUCTIONS = ("scatter_reduce", "index_reduce", "segment_reduce")
 _DISTANCES = ("cdist", "pairwise_distance", "dist")
 _STATISTICS = ("mean", "sum", "amax", "max")
@@ -56,7 +57,7 @@ def follow_sum(call: Call) -> Outcome:
     operands = scaled_operands(call) if scaled else call.operands
     if call.name == "grid_sample":
         remark(call.rec, operands[1].carry, f"its result says where grid_sample looks{STAYS}")
-        operands = [operands[0], replace(operands[1], carry=NO_CARRY)]
+        operands = [_sampled(call, operands[0]), replace(operands[1], carry=NO_CARRY)]
     remark_choice(call.rec, *(v for v in operands if v.index and not v.carry))
     value = merge(operands[:1] if call.name in SHAPED_LIKE else operands)
     if call.name in ("sum", "mean"):
@@ -75,6 +76,13 @@ def follow_sum(call: Call) -> Outcome:
     if call.name in _TO_FREQUENCIES or call.name in _FROM_FREQUENCIES:
         value = replace(value, fourier=call.name in _TO_FREQUENCIES)
     return value
+
+
+def _sampled(call: Call, image: Value) -> Value:
+    """An image that values are read from: one of parameters is a table, as the planes of a scene are."""
+    if image.raw and not image.data:
+        call.rec.flow.tables |= image.sources & call.rec.matrices
+    return image
 
 
 def _interpolated(value: Value, operands: Sequence[Value]) -> Value:
@@ -221,8 +229,11 @@ def follow_quotient(call: Call) -> Value:
     parts[1:] = [homogeneity.of_power(p, -1) for p in parts[1:]]
     value = normalised_by_hand(call, replace(value, degrees=homogeneity.of_product(parts)), operands)
     inverted = call.name in ("rdiv", "reciprocal") or not isinstance(call.args[0], Tensor)
-    below = operands if inverted else operands[1:]
-    return curved(call, value, call.tensors, keys={c.key for v in below for c in v.carry}, name="a division")
+    below, denominators = (operands, call.tensors) if inverted else (operands[1:], call.tensors[1:])
+    positive = all(not t.is_meta and bool((t > 0).all()) for t in denominators if t.is_floating_point())
+    straight = any(not c.bent for v in below for c in v.carry)
+    name = DIVISION_BY_POSITIVES if positive and straight else "a division"
+    return curved(call, value, call.tensors, keys={c.key for v in below for c in v.carry}, name=name)
 
 
 def follow_power(call: Call) -> Outcome:

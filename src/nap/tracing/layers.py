@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -26,6 +27,7 @@ def follow_contract(call: Call) -> Value:
     rec = call.rec
     addends, factors = split_operands(call.name, call.args, call.kwargs)
     added, values = [rec.value(t) for t in addends], [rec.value(t) for t in factors]
+    rec.flow.dotted |= _inputs(values, fed(call.name, values)) & rec.matrices
     values = fed(call.name, values)
     product = homogeneity.of_product([v.degrees for v in values])
     degrees = homogeneity.of_sum([product, *(v.degrees for v in added if not v.zero)])
@@ -51,6 +53,13 @@ def follow_contract(call: Call) -> Value:
     return with_itself(call, with_another(rec, replace(out, probability=False), data), values, factors)
 
 
+def _inputs(values: Sequence[Value], factors: Sequence[Value]) -> frozenset[str]:
+    """Parameters that a layer, or a weight made of data, is given as its input: learned tokens and images."""
+    layer = any(v.sources and not v.data for v in factors)
+    pairs = zip(values, factors, strict=True)
+    return NO_NAMES.union(*(v.sources for v, f in pairs if v.raw and not v.data and (f.data or not layer)))
+
+
 def follow_lookup(call: Call) -> Value:
     rec, (index, table, *_) = call.rec, call.operands
     rec.flow.tables |= table.sources
@@ -70,7 +79,7 @@ def follow_lookup(call: Call) -> Value:
 
 
 def follow_norm(call: Call) -> Value:
-    value = call.operands[0]
+    value = _with_gains(call)
     meet_curves(call.rec, _not_merely_pooled(call, value))
     call.rec.normalised(value)
     exact = value.degrees if _eps(call) == 0 else ()
@@ -89,8 +98,14 @@ def _not_merely_pooled(call: Call, value: Value) -> Value:
     return replace(value, carry=frozenset(kept))
 
 
+def _with_gains(call: Call) -> Value:
+    """What is normalised; where that is a weight, what comes of it is made of the norm's parameters, too."""
+    value = call.operands[0]
+    return value if value.data else replace(value, sources=merge(call.operands).sources)
+
+
 def follow_batch_norm(call: Call) -> Value:
-    value, site = call.operands[0], call.rec.given(call.operands[0])
+    value, site = _with_gains(call), call.rec.given(call.operands[0])
     fresh = (c if c.batch_norm else replace(c, batch_norm=True, entry=site) for c in value.carry)
     value = replace(value, carry=frozenset(fresh))
     call.rec.normalised(value)
