@@ -2,17 +2,18 @@
 
 A page asks for them in a comment on a line of its own:
 
-    <!-- lab: commands fig1 -->       how to run it at three scales, and what was run
+    <!-- lab: commands fig1 -->       how to run it at three scales, and the runs that we made
     <!-- lab: figure fig1-small -->   the first figure of these rows
-    <!-- lab: verdicts fig1 -->       all claims, decided on all rows but superseded ones, and the figures
+    <!-- lab: verdicts fig1 -->       all claims, tested on all rows but superseded ones, and the figures
     <!-- lab: archive fig1-small -->  the same of these rows alone
     <!-- lab: rates fig1-small-tuning -->  result against learning rate, arm by arm, from a tuning
-    <!-- lab: ranges fig1-small -->   least and most of each measure, arm by arm, in these rows
+    <!-- lab: ranges fig1-small -->   the range of each measure, arm by arm, in these rows
     <!-- lab: overview -->            all experiments
     <!-- lab: summary -->             every verdict, and what fails
     <!-- lab: records -->             every verdict and what was superseded, as in PAPER.md
 
-So nothing on these pages can differ from the rows.
+A picture `figures/NAME.png` of rows in evidence/ is drawn anew, too. So nothing on these pages can differ
+from the rows.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ sys.path.insert(0, str(Path(__file__).parent))  # this folder is no package
 from records import ROOT, SCALES, Record, records, unpacked, verdict_table
 
 MARKER = re.compile(r"^<!-- lab: (\w+) ?(.*?) -->$", re.MULTILINE)
+PICTURE = re.compile(r"^!\[[^\]]*\]\((?:\.\./)?figures/([\w-]+)\.png\)$", re.MULTILINE)
 MEASURES = (
     *("dead_units", "linearized_units", "dormant_units", "feature_rank"),
     *("parameter_norm", "gradient_norm", "jacobian_norm"),
 )
+NO_BREAK = "\u00a0"
 WITHOUT_DEVICE = {"walk"}  # random walks on a CPU at every scale
 
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
@@ -55,19 +58,20 @@ def experiment(name: str) -> Experiment:
 
 
 def records_of(name: str) -> list[Record]:
-    """What was run of an experiment, and has not been superseded."""
+    """The records of an experiment that have not been superseded."""
     return [record for record in records() if name in record.experiments and record.current]
 
 
 def counted(name: str, record: Record) -> str:
-    """Hold / fail / open; where other experiments read the same rows, with their claims."""
+    """Hold / fail / open, together with the other experiments that read the same rows."""
     others = " and ".join(f"`{other}`" for other in record.experiments if other != name)
-    return f"{record.counted} (with {others})" if others else record.counted
+    count = record.counted.replace(" ", NO_BREAK)
+    return f"{count} (with {others})" if others else count
 
 
 @cache
 def parts(archive: str) -> tuple[Part, ...]:
-    """What the report makes of the rows of an archive: a part for each experiment that reads them."""
+    """The parts of the report for the rows of an archive: one for each experiment that reads them."""
     (record,) = [record for record in records() if record.name == archive]
     assert record.archive is not None, f"{archive} has no rows in evidence/"
     with unpacked(record.archive) as folder:
@@ -75,38 +79,39 @@ def parts(archive: str) -> tuple[Part, ...]:
 
 
 def command(name: str, scale: str) -> str:
-    """The words that run it."""
+    """The command that runs it at one scale."""
     words = f"nap run {name}" if scale == "demo" else f"nap run {name} --scale {scale}"
     return words if scale == "demo" or name in WITHOUT_DEVICE else f"{words} --device cuda"
 
 
 def commands(name: str) -> str:
-    """The commands at three scales; then what was run, from its records, and what was not."""
+    """The commands at three scales and what they ask for; then the runs that we made."""
     of = experiment(name)
     fetched = sorted(
         {data for scale in SCALES for data in of.datasets.get(scale, "").split(", ")} - {"", "digits"}
     )
     words = [f"nap data fetch {' '.join(fetched)}"] if fetched else []
     words += [command(name, scale) for scale in SCALES]
-    lines = ["| Scale | Asks for | Run by us | Hold / fail / open |", "|---|---|---|---|"]
+    lines = ["| Scale | Runs | Seeds | Data |", "|---|---|---|---|"]
     for scale in SCALES:
         config = of.scales[scale]
         data = of.datasets.get(scale, "") or getattr(config, "data", "none to fetch")
-        asks = f"{len(of.runs(config))} runs, {config.seeds} seeds; data: {data}"
-        ran = [record for record in records_of(name) if record.scale == scale]
-        lines += [f"| {scale} | {asks} | {told(record)} | {counted(name, record)} |" for record in ran]
-        if not ran:
-            lines.append(f"| {scale} | {asks} | not yet | – |")
-    return "```\n" + "\n".join(words) + "\n```\n\n" + "\n".join(lines)
+        lines.append(f"| {scale} | {len(of.runs(config))} | {config.seeds} | {data} |")
+    done = [f"- {described(name, record)}" for record in records_of(name)]
+    heading = "Run by us (claims that hold / fail / are open):" if done else "Not run by us yet."
+    return "\n".join(["```", *words, "```", "", *lines, "", heading, "", *done])
 
 
-def told(record: Record) -> str:
-    """A record in a cell of a table."""
+def described(name: str, record: Record) -> str:
+    """A record as an item of a list."""
     seeds = "1 seed" if record.seeds == 1 else f"{record.seeds} seeds"
-    typed = "<br>".join(f"`{words}`" for words in record.commands)
+    typed = ", ".join(f"`{words}`" for words in record.commands)
     took = f", {record.duration}" if record.duration else ""
-    note = f". {record.note}" if record.note else ""
-    return f"{record.setting}; {seeds}, {record.device}, {record.date}{took}{note}<br>{typed}"
+    note = f" {record.note}." if record.note else ""
+    return (
+        f"**{record.scale}: {counted(name, record)}.** {record.setting}; {seeds}, {record.device}, "
+        f"{record.date}{took}.{note} {typed}"
+    )
 
 
 def verdicts(name: str) -> str:
@@ -176,7 +181,7 @@ def overview(_: str) -> str:
 
 
 def ranges(packed: str) -> str:
-    """From least to most over tasks and seeds, for each arm."""
+    """The range of each measure over tasks and seeds, for each arm."""
     rows = parts(packed)[0].group.rows
     measured = {column: column.replace("_", " ") for column in MEASURES if rows.unique(column)}
     lines = [f"| Arm | {' | '.join(measured.values())} |", "|---" * (len(measured) + 1) + "|"]
@@ -202,8 +207,8 @@ def summary_table(_: str) -> str:
                 claim.statement for claim, evidence in part.results if evidence.verdict == FAILS
             )
             page = f"[{part.experiment.name}](reproduce/{part.experiment.name}.md), `{record.name}`"
-            numbers = " / ".join(str(count[verdict]) for verdict in (HOLDS, FAILS, OPEN))
-            lines.append(f"| {page} | {record.seeds} | {numbers} | {' '.join(failed) or '–'} |")
+            numbers = f"{NO_BREAK}/{NO_BREAK}".join(str(count[verdict]) for verdict in (HOLDS, FAILS, OPEN))
+            lines.append(f"| {page} | {record.seeds} | {numbers} | {'<br>'.join(failed) or '–'} |")
     return "\n".join(lines)
 
 
@@ -224,7 +229,14 @@ ASKED = {
 }
 
 
+def live(match: re.Match[str]) -> str:
+    """The figure drawn from the rows, in place of its picture, which is for readers of the repository."""
+    drawn = any(record.name == match[1] and record.archive for record in records())
+    return figure(match[1]) if drawn else match[0]
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    markdown = PICTURE.sub(live, markdown)
     return MARKER.sub(lambda match: ASKED[match[1]](match[2]), markdown)
 
 

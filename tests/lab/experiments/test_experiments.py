@@ -28,6 +28,7 @@ from nap.lab.loops.population.continual_run import ArmRun, network_factory
 from nap.lab.loops.population.settings import Arm, Continual
 from nap.lab.loops.population.trainer import Trainer
 from nap.lab.models.nets import cnn, mlp
+from nap.lab.report.page import missing_arms
 from nap.lab.rows import Rows
 from tiny_runs import CPU, assert_same_parameters, finished, module_of, on_disk_and_back
 
@@ -74,7 +75,7 @@ def assert_every_claim_is_decided(name: str, rows: Rows) -> None:
 def assert_every_panel_is_full(name: str, rows: Rows) -> None:
     for experiment in readers(name):
         assert experiment.figure is not None
-        assert experiment.figure.missing(rows) == []
+        assert missing_arms(experiment.figure, rows) == []
         for panel in (panel for figure in experiment.figure.figures(rows) for panel in figure.panels):
             assert panel.lines, f"{experiment.name}, {panel.title}: no line"
             assert not panel.note, f"{experiment.name}, {panel.title}: {panel.note}"

@@ -84,7 +84,7 @@ from nap.lab.claims.effects import decide
 
 def rises(samples):
     series = samples.series("count", arm="up")
-    return decide("last count less first", series.last() - series.first(), Region(low=0), unit="counts")
+    return decide("last count minus first", series.last() - series.first(), Region(low=0), unit="counts")
 
 
 CLAIMS = (Claim("counting.rises", "The count rises.", "nowhere", rises),)
@@ -92,19 +92,17 @@ CLAIMS = (Claim("counting.rises", "The count rises.", "nowhere", rises),)
 MY_FIGURE = '''
 """Counts over tasks."""
 
-from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel
-from nap.lab.report.style import GREEN, Look
+from nap.lab.report.panels import Figure, Measure, arms_of, panel
+from nap.lab.report.style import GREEN, LineStyle
 
-LOOKS = {"up": Look(GREEN)}
+EXPECTED_ARMS = ("up",)
+STYLES = {"up": LineStyle(GREEN)}
 
 
 def figures(rows):
-    counts = panel(rows, Measure("count", "My counts"), arms_of(rows, LOOKS))
+    counts = panel(rows, Measure("count", "My counts"), arms_of(rows, STYLES))
     return [Figure("counts", [counts], columns=2, caption="Counts.")]
 
-
-def missing(rows):
-    return lacking(rows, LOOKS)
 '''
 
 

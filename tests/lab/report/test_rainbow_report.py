@@ -8,6 +8,7 @@ from nap.lab.experiments.fig3 import figure as fig3
 from nap.lab.experiments.fig5_sequential import figure as fig5_sequential
 from nap.lab.experiments.fig5_suite.figure import final_scores, table
 from nap.lab.metrics.atari57 import ATARI57
+from nap.lab.report.page import missing_arms
 from nap.lab.rows import Rows
 
 FOUR = ("Rainbow", "LayerNorm", "NaP", "NaP + schedule")
@@ -58,7 +59,7 @@ def test_a_panel_for_each_game_and_the_inside_folded() -> None:
     (layers,) = [figure for figure in inside if figure.name.startswith("layers")]
     assert [panel.title for panel in layers.panels] == ["Norm, x"]  # no norm follows it: it has no rate
     assert list(layers.legend) == ["NaP"]
-    assert fig3.missing(suite(FOUR[:3])) == ["Pong: NaP + schedule", "Boxing: NaP + schedule"]
+    assert missing_arms(fig3, suite(FOUR[:3])) == ["pong: NaP + schedule", "boxing: NaP + schedule"]
 
 
 def test_the_second_visit_is_shown_beside_fresh_agents() -> None:

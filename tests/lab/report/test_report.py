@@ -216,7 +216,7 @@ def test_rows_that_contradict_each_other_are_told_and_the_rest_is_drawn(tmp_path
     synthetic.write_experiment(tmp_path, "walk", steps=20, seeds=1)
     html = report.command(tmp_path).read_text("utf-8")
     assert "Not drawn: two rows have a 'accuracy' for seed 0 and task 1" in Page(html).text
-    assert "Not judged: " in Page(html).text
+    assert "No verdicts: " in Page(html).text
     assert html.count('role="img"') == 10  # of the walk
 
 

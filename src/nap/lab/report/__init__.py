@@ -1,4 +1,4 @@
-"""Rows → figures → one HTML page that needs nothing else: no torch to make it, no network to read it."""
+"""One self-contained HTML page of figures and verdicts, made from stored rows without torch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ FILE_NAME = "report.html"
 
 
 def command(directory: Path | str, out: Path | str | None = None) -> Path:
-    """Write the report of all runs at or below `directory`; the path of the page.
+    """Write the report of all runs at or below `directory` and return the path of the page.
 
-    It goes to the file `out`, or to report.html in a folder: `out`, else the directory itself. Raises
-    ValueError where there is no run.
+    The page is the file `out`, or report.html in the folder `out`, by default in the directory itself. Raises
+    ValueError if there is no run.
     """
     # Matplotlib takes most of a second to import; `nap --help` should not wait for it.
     from nap.lab.report.facts import find_groups
@@ -27,10 +27,10 @@ def command(directory: Path | str, out: Path | str | None = None) -> Path:
     tunings = find(directory.resolve())
     text = page(find_groups(directory.resolve(), without_tuning=bool(tunings)), tunings)
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        aside.write_text(text, "utf-8")
-        aside.replace(target)  # whoever has the old page open never sees half of a new one
+        temporary.write_text(text, "utf-8")
+        temporary.replace(target)  # atomic: readers never see half a page
     finally:
-        aside.unlink(missing_ok=True)  # there only where the disk was full
+        temporary.unlink(missing_ok=True)  # left over if the disk was full
     return target

@@ -1,4 +1,4 @@
-"""Figures as HTML, their panels as SVG in it: text stays text, no outside names, few bytes."""
+"""Figures as HTML with inline SVG: text stays text, no external resources, few bytes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from nap.lab.report import style
 from nap.lab.report.markup import Html, element
 from nap.lab.report.panels import Figure, Panel, limits
-from nap.lab.report.style import Look
+from nap.lab.report.style import LineStyle
 
-# Width and height in pixels and size of the type, by the number of panels side by side: such that the type is
-# 11 to 13 pixels high on a desk, where a panel is 290 to 420 wide, and on a phone, where it is 360.
+# Panels side by side → width, height and font size in pixels: the font is 11 to 13 pixels on a desktop, where
+# a panel is 290 to 420 wide, and on a phone, where it is 360.
 SIZES = {2: (400, 250, 12.0), 3: (370, 235, 11.5), 4: (300, 225, 11.5)}
-TINY = 0.005  # of the largest value: below, plain decimals are too long for the edge
-ROOM_OF_ZERO = 0.08  # of a log axis, kept free of other labels
+TINY = 0.005  # largest value below which plain decimals are too long for the axis
+ZERO_GAP = 0.08  # of a log axis, free of labels above zero
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 10.0, 26.0, 38.0
 
 
 def svg(panel: Panel, name: str, columns: int) -> str:
-    """An <svg> element; `name` makes its ids unlike those of every other panel of the page."""
+    """An <svg> element; `name` makes its ids unique on the page."""
     width, height, size = SIZES[columns]
     with matplotlib.rc_context({**style.RC, "font.size": size, "svg.hashsalt": name}):
         canvas = Canvas(figsize=(width / 72, height / 72))
@@ -47,7 +47,8 @@ def svg(panel: Panel, name: str, columns: int) -> str:
         canvas.savefig(
             out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
         )
-    return _inline(out.getvalue(), name, _words(panel))
+    lines = ", ".join(line.label for line in panel.lines)
+    return _inline(out.getvalue(), name, f"{panel.title} over {panel.x_label}: {lines}")
 
 
 def _fill(axes: Axes, panel: Panel, size: float) -> None:
@@ -66,18 +67,18 @@ def _fill(axes: Axes, panel: Panel, size: float) -> None:
     for mark in panel.marks:
         axes.axvline(mark, color="#bdc1c6", linewidth=0.8, dashes=(2, 2), zorder=1)
     for level in panel.references:
-        axes.axhline(level.y, zorder=2.5, **_stroke(level.look))
-    shade = 0.15 if len(panel.lines) <= 4 else 0.06  # many bands over each other turn to mud
+        axes.axhline(level.y, zorder=2.5, **_stroke(level.style))
+    shade = 0.15 if len(panel.lines) <= 4 else 0.06  # many bands overlap
     for line in panel.lines:
         curve = line.curve
         if len(curve.raw_x):
-            axes.plot(curve.raw_x, curve.raw_y, color=line.look.colour, linewidth=0.6, alpha=0.35, zorder=2)
+            axes.plot(curve.raw_x, curve.raw_y, color=line.style.colour, linewidth=0.6, alpha=0.35, zorder=2)
         if not np.isnan(curve.low).all():
             axes.fill_between(
-                curve.x, curve.low, curve.high, color=line.look.colour, alpha=shade, linewidth=0
+                curve.x, curve.low, curve.high, color=line.style.colour, alpha=shade, linewidth=0
             )
         alone: dict[str, Any] = {"marker": "o", "markersize": 4} if len(curve.x) == 1 else {}
-        axes.plot(curve.x, curve.y, zorder=3, **_stroke(line.look), **alone)
+        axes.plot(curve.x, curve.y, zorder=3, **_stroke(line.style), **alone)
     _ticks(axes, panel, low, high)
 
 
@@ -98,7 +99,7 @@ def _ticks(axes: Axes, panel: Panel, low: float, high: float) -> None:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.count(value)))
     if panel.log:
         zero = panel.zero
-        ticks = [value for value in log_ticks(low, high) if value > zero * (high / low) ** ROOM_OF_ZERO]
+        ticks = [value for value in log_ticks(low, high) if value > zero * (high / low) ** ZERO_GAP]
         axes.yaxis.set_major_locator(FixedLocator([zero, *ticks] if zero else ticks))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(
@@ -152,28 +153,23 @@ def tiny_label(value: float) -> str:
     return f"{value / 10.0**exponent:.3g}e{exponent}".replace("-", "−")
 
 
-def _stroke(look: style.Look) -> dict[str, Any]:
-    dash = tuple(float(part) / look.width for part in look.dash.split())
+def _stroke(line: LineStyle) -> dict[str, Any]:
+    dash = tuple(float(part) / line.width for part in line.dash.split())
     return {
-        "color": look.colour,
-        "linewidth": look.width,
+        "color": line.colour,
+        "linewidth": line.width,
         "linestyle": (0, dash) if dash else "solid",
     }
 
 
-def _words(panel: Panel) -> str:
-    lines = ", ".join(line.label for line in panel.lines)
-    return f"{panel.title} over {panel.x_label}: {lines}"
-
-
-def _inline(text: str, name: str, words: str) -> str:
-    """Matplotlib's document as an element: own ids, sizes and fonts left to the page, two decimals."""
+def _inline(text: str, name: str, description: str) -> str:
+    """Matplotlib's document as an element: unique ids, fonts and size left to the page, two decimals."""
     text = text[text.index("<svg") :]
     box = re.search(r'viewBox="([^"]+)"', text)
     assert box is not None, "matplotlib's SVG has a view box"
     text = re.sub(r"<style.*?</style>|<!--.*?-->", "", text, flags=re.S)
     text = re.sub(r"<[^>]*>", lambda tag: _slim(tag[0], name), text)
-    opening = f'<svg viewBox="{box[1]}" role="img" aria-label="{escape(words)}">'
+    opening = f'<svg viewBox="{box[1]}" role="img" aria-label="{escape(description)}">'
     return re.sub(r"\n\s*", "\n", re.sub(r"^<svg[^>]*>", lambda _: opening, text)).strip()
 
 
@@ -195,7 +191,7 @@ def figure_html(figure: Figure) -> Html:
         element("h3", figure.title) if figure.title and not figure.folded else None,
         None if figure.plain else _legend_html(figure.legend),
         element("div", *panels, class_=f"panels of-{figure.columns}"),
-        element("figcaption", f"{figure.caption} {_band_words(figure)}".strip()),
+        element("figcaption", f"{figure.caption} {_line_caption(figure)}".strip()),
         id=figure.name,
     )
     return element("details", element("summary", figure.title), body) if figure.folded else body
@@ -208,32 +204,32 @@ def _panel_html(panel: Panel, name: str, columns: int) -> Html:
     return element("div", Html(svg(panel, name, columns)), note, class_="panel")
 
 
-def _legend_html(legend: dict[str, Look]) -> Html:
+def _legend_html(legend: dict[str, LineStyle]) -> Html:
     return element(
-        "ul", *(element("li", _swatch(look), label) for label, look in legend.items()), class_="legend"
+        "ul", *(element("li", _swatch(line), label) for label, line in legend.items()), class_="legend"
     )
 
 
-def _swatch(look: Look) -> Html:
-    dash = f' stroke-dasharray="{look.dash}"' if look.dash else ""
+def _swatch(line: LineStyle) -> Html:
+    dash = f' stroke-dasharray="{line.dash}"' if line.dash else ""
     return Html(
         f'<svg class="swatch" viewBox="0 0 26 8" aria-hidden="true"><line x1="1" x2="25" y1="4" y2="4" '
-        f'stroke="{look.colour}" stroke-width="{look.width + 0.4:.1f}"{dash}/></svg>'
+        f'stroke="{line.colour}" stroke-width="{line.width + 0.4:.1f}"{dash}/></svg>'
     )
 
 
-def _band_words(figure: Figure) -> str:
-    """What lines and shades are, for the caption."""
+def _line_caption(figure: Figure) -> str:
+    """The end of the caption: what lines and bands are."""
     if figure.plain or not figure.seeds:
         return ""
     few, many = figure.seeds[0], figure.seeds[-1]
     seeds = f"{few} seed{'s' * (few > 1)}" if few == many else f"{few} to {many} seeds"
-    drawn = [one for one in figure.panels if one.lines]
-    curves = [line.curve for one in drawn for line in one.lines]
+    drawn = [panel for panel in figure.panels if panel.lines]
+    curves = [line.curve for panel in drawn for line in panel.lines]
     words = [f"Lines: {'mean over ' * (many > 1)}{seeds}"]
-    words += [" (geometric on log axes)"] if many > 1 and any(one.log for one in drawn) else []
-    banded = any(not np.isnan(of.low).all() for of in curves)
+    words += [" (geometric on log axes)"] if many > 1 and any(panel.log for panel in drawn) else []
+    banded = any(not np.isnan(curve.low).all() for curve in curves)
     words += ["; shaded: its 95 % interval" if banded else ", too few for an interval"]
-    words += ["; thin: before smoothing"] if any(len(of.raw_x) for of in curves) else []
-    words += ["; 0 on a log axis: exactly zero"] if any(one.zero for one in drawn) else []
+    words += ["; thin: before smoothing"] if any(len(curve.raw_x) for curve in curves) else []
+    words += ["; 0 on a log axis: exactly zero"] if any(panel.zero for panel in drawn) else []
     return "".join(words) + "."

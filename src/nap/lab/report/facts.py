@@ -1,4 +1,4 @@
-"""The runs at or below a folder: config, manifest, rows, what is wrong with them; and all that as HTML."""
+"""The runs at or below a folder: config, manifest, rows and problems; and these as HTML."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nap.lab.stored import UNVERIFIED
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run's folder as found. `problems` says in words what could not be read or did not finish."""
+    """What a run's folder holds."""
 
     name: str
     experiment: str
@@ -32,9 +32,9 @@ class RunFacts:
     config: Mapping[str, Any]
     manifest: Mapping[str, Any]
     rows: Rows
-    problems: tuple[str, ...]
-    unfinished: str  # how it stands, in words; empty where it is finished
-    verified: bool = False  # its rows have the checksum that its manifest notes
+    problems: tuple[str, ...]  # what could not be read or did not finish
+    unfinished: str  # why it decides no claim; empty for a finished run
+    verified: bool = False  # its rows have the checksum in its manifest
     folder: Path = Path()
 
     @property
@@ -43,14 +43,14 @@ class RunFacts:
         return float(self.manifest.get("seconds") or 0.0)
 
     @property
-    def sittings(self) -> list[Mapping[str, Any]]:
+    def sessions(self) -> list[Mapping[str, Any]]:
         """One entry for each start of the run."""
         return list(self.manifest.get("sittings") or ())
 
     @property
     def notes(self) -> list[str]:
-        """What the run had to remark, a damaged checkpoint for example."""
-        return [str(note) for sitting in self.sittings for note in sitting.get("notes") or ()]
+        """The notes in its manifest, about a damaged checkpoint for example."""
+        return [str(note) for session in self.sessions for note in session.get("notes") or ()]
 
 
 @dataclass(frozen=True)
@@ -64,34 +64,34 @@ class Group:
 
     @cached_property
     def rows(self) -> Rows:
-        """All their rows; those of a run that has more to come are marked, as the claims want it."""
+        """All their rows; those of unfinished runs are marked, so that they decide no claim."""
         marks = {run.name: {UNFINISHED: run.unfinished} if run.unfinished else {} for run in self.runs}
         return Rows({"run": run.name} | row | marks[run.name] for run in self.runs for row in run.rows)
 
 
 def find_groups(directory: Path, *, without_tuning: bool = False) -> list[Group]:
-    """The runs at or below a folder, by the folder they lie in, their experiment and scale.
+    """The runs at or below a folder, grouped by the folder that holds them, experiment and scale.
 
-    `without_tuning` leaves out those whose rows are all of tuning seeds: they have a plot of their own.
+    `without_tuning` leaves out groups whose rows are all of tuning seeds: they have a plot of their own.
     """
-    homes = sorted(
+    run_folders = sorted(
         {
             path.parent
             for name in (stored.CONFIG, stored.MANIFEST, rows_of.FILE_NAME)
             for path in directory.rglob(name)
         }
     )
-    if not homes:
+    if not run_folders:
         raise ValueError(
             f"no run at {directory} or below it; write some with `nap run fig1`, then `nap report results`"
         )
-    found: dict[tuple[str, str, str], list[RunFacts]] = {}
-    for home in homes:
-        run = read_run(home)
-        folder = directory if home == directory else home.parent
+    runs: dict[tuple[str, str, str], list[RunFacts]] = {}
+    for run_folder in run_folders:
+        run = read_run(run_folder)
+        folder = directory if run_folder == directory else run_folder.parent
         name = directory.name if folder == directory else str(folder.relative_to(directory))
-        found.setdefault((name, run.experiment, run.scale), []).append(run)
-    groups = [Group(*key, tuple(runs)) for key, runs in found.items()]
+        runs.setdefault((name, run.experiment, run.scale), []).append(run)
+    groups = [Group(*key, tuple(members)) for key, members in runs.items()]
     if not without_tuning:
         return groups
     return [
@@ -101,17 +101,17 @@ def find_groups(directory: Path, *, without_tuning: bool = False) -> list[Group]
     ]
 
 
-def read_run(home: Path) -> RunFacts:
-    """The facts of one run's folder; whatever is torn, missing or unfinished becomes a problem in words."""
+def read_run(folder: Path) -> RunFacts:
+    """The contents of one run's folder; what is damaged, missing or unfinished becomes a problem in words."""
     problems: list[str] = []
-    about = _read_json(home / stored.CONFIG, problems)
-    run = stored.stored_run(home)
+    about = _read_json(folder / stored.CONFIG, problems)
+    run = stored.stored_run(folder)
     manifest, rows = run.manifest, Rows(map(_numbers_only, run.rows))
-    problems += [problem.replace(str(home), home.name) for problem in run.damage]
+    problems += [problem.replace(str(folder), folder.name) for problem in run.damage]
     if not manifest and not run.damage:
         problems.append(f"{stored.MANIFEST} is missing")
     if about and manifest.get("config", stored.config_hash(about)) != stored.config_hash(about):
-        problems.append(f"{stored.CONFIG} is not that of its rows: it was edited")
+        problems.append(f"{stored.CONFIG} was edited: it is not the one that its rows were made with")
     if not len(rows):
         problems.append("it has no rows")
     unfinished = status_of(run)
@@ -120,7 +120,7 @@ def read_run(home: Path) -> RunFacts:
     experiment = str((rows[0].get("experiment") if len(rows) else "") or about.get("experiment") or "unknown")
     config = aliases.config(about.get("config"), experiment=experiment)
     return RunFacts(
-        name=str(about.get("run") or home.name),
+        name=str(about.get("run") or folder.name),
         experiment=experiment,
         scale=str(about.get("scale") or ""),
         config=config if isinstance(config, dict) else {},
@@ -129,7 +129,7 @@ def read_run(home: Path) -> RunFacts:
         problems=tuple(problems),
         unfinished=unfinished,
         verified=run.verified,
-        folder=home,
+        folder=folder,
     )
 
 
@@ -140,43 +140,43 @@ def _numbers_only(row: rows_of.Row) -> rows_of.Row:
 
 def _read_json(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        found = json.loads(files.content(path))
+        content = json.loads(files.content(path))
     except FileNotFoundError:
         problems.append(f"{path.name} is missing")
         return {}
     except (OSError, RecursionError, ValueError) as error:
         problems.append(f"{path.name} cannot be read ({error})")
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         problems.append(f"{path.name} holds no JSON object")
         return {}
-    return found
+    return content
 
 
 def problems_html(group: Group) -> Html | None:
-    """Each run that did not finish or cannot be read, by name, with the reason."""
-    bad = [
+    """The runs that did not finish or cannot be read, with the reason."""
+    items = [
         element("li", element("b", run.name), f": {'; '.join(run.problems)}")
         for run in group.runs
         if run.problems
     ]
-    if not bad:
+    if not items:
         return None
-    head = f"{len(bad)} of {len(group.runs)} runs {'is' if len(bad) == 1 else 'are'} not complete:"
-    return element("div", head, element("ul", *bad), class_="problem")
+    head = f"{len(items)} of {len(group.runs)} runs {'is' if len(items) == 1 else 'are'} not complete:"
+    return element("div", head, element("ul", *items), class_="problem")
 
 
 def run_again(group: Group) -> list[str]:
-    """The commands that made the runs as far as the manifests have them, else the one for their scale."""
-    noted = [run.manifest.get("command") for run in group.runs]
-    words = [shlex.join(map(str, c)) if isinstance(c, list) else str(c) for c in noted if c]
-    commands = list(dict.fromkeys(words))
+    """The commands in the manifests of the runs, each once, else the default one for their scale."""
+    stored_commands = [run.manifest.get("command") for run in group.runs]
+    texts = [shlex.join(map(str, c)) if isinstance(c, list) else str(c) for c in stored_commands if c]
+    commands = list(dict.fromkeys(texts))
     scale = f" --scale {group.scale}" if group.scale else ""
     return commands or [f"nap run {group.experiment}{scale}"]
 
 
 def facts_html(group: Group) -> Html:
-    """Two boxes to open: settings; versions and machines."""
+    """Two folded boxes: settings; versions and machine."""
     shared, by_run = settings(group.runs)
     return join(
         element(
@@ -184,7 +184,7 @@ def facts_html(group: Group) -> Html:
             element("summary", "Settings"),
             element("h4", "Shared by all runs") if by_run else None,
             pairs(shared) if shared else element("p", "No config.json could be read.", class_="quiet"),
-            element("h4", "Different from run to run") if by_run else None,
+            element("h4", "Different between runs") if by_run else None,
             _by_run(by_run) if by_run else None,
         ),
         element("details", element("summary", "Versions, machine and time"), _machine(group)),
@@ -204,14 +204,14 @@ def _machine(group: Group) -> Html:
             run.name,
             "; ".join([*(run.problems or (_finished(run),)), *run.notes]),
             duration(run.seconds) if run.seconds else "–",
-            str(len(run.sittings) or "–"),
+            str(len(run.sessions) or "–"),
             f"{len(run.rows):,}",
         ]
         for run in group.runs
     ]
     return join(
         pairs(known) if known else None,
-        table(["run", "state", "work", "sittings", "rows"], runs, label="runs", class_="wide"),
+        table(["run", "state", "time", "sessions", "rows"], runs, label="runs", class_="wide"),
     )
 
 
@@ -220,9 +220,8 @@ def _finished(run: RunFacts) -> str:
 
 
 def settings(runs: tuple[RunFacts, ...]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Settings that all runs share, and by run those in which they differ."""
-    known = [run for run in runs if run.config]
-    configs = {run.name: {k: words(v) for k, v in flat(run.config).items()} for run in known}
+    """The settings that all runs share, and those that differ, by run."""
+    configs = {r.name: {k: as_text(v) for k, v in flat(r.config).items()} for r in runs if r.config}
     keys = list(dict.fromkeys(key for config in configs.values() for key in config))
     shared, different = {}, []
     for key in keys:
@@ -236,34 +235,34 @@ def settings(runs: tuple[RunFacts, ...]) -> tuple[dict[str, str], dict[str, dict
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's settings without their nesting; the tags of its rows, which repeat some of them, left out.
+    """A run's settings without nesting, and without the tags of its rows, which repeat some of them.
 
     >>> flat({"arm": {"norm": "layer"}, "settings": {"norm": 1, "lr": 0.1}, "tags": {"nap": True}})
     {'norm': 'layer', 'settings.norm': 1, 'lr': 0.1}
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in config.items():
-        inside = value if isinstance(value, dict) else {key: value}
-        for name, setting in inside.items() if key != "tags" else ():
-            found[name if name not in found else f"{key}.{name}"] = setting
-    return found
+        inner = value if isinstance(value, dict) else {key: value}
+        for name, setting in inner.items() if key != "tags" else ():
+            settings[name if name not in settings else f"{key}.{name}"] = setting
+    return settings
 
 
 def manifest_facts(runs: tuple[RunFacts, ...]) -> dict[str, str]:
-    """What the manifests say, each different value once: versions, commit, device, times."""
-    found: dict[str, list[str]] = {}
+    """Versions, commit, device and platform from the manifests, each different value once."""
+    facts: dict[str, list[str]] = {}
     for run in runs:
         for key, value in _flat(run.manifest).items():
-            text = words(value)
-            if text not in found.setdefault(key, []):
-                found[key].append(text)
-    return {key: "; ".join(values) if len(values) < 5 else _many(values) for key, values in found.items()}
+            text = as_text(value)
+            if text not in facts.setdefault(key, []):
+                facts[key].append(text)
+    return {key: "; ".join(values) if len(values) < 5 else _many(values) for key, values in facts.items()}
 
 
-def words(value: Any) -> str:
-    """A setting as people write it.
+def as_text(value: Any) -> str:
+    """A setting as text.
 
-    >>> words([3, 0.5]), words(True), words(None), words(1e-4)
+    >>> as_text([3, 0.5]), as_text(True), as_text(None), as_text(1e-4)
     ('3, 0.5', 'yes', 'none', '0.0001')
     """
     if value is None:
@@ -271,9 +270,9 @@ def words(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ", ".join(words(item) for item in value) or "none"
+        return ", ".join(as_text(item) for item in value) or "none"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {words(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {as_text(item)}" for key, item in value.items())
     return str(value)
 
 
@@ -282,11 +281,11 @@ def _many(values: list[str]) -> str:
 
 
 def _flat(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What a reader wants to know of where numbers come from; no names of hosts."""
+    """Where the numbers come from, without names of hosts."""
     versions = manifest.get("versions")
-    plain = dict(versions) if isinstance(versions, dict) else {}
+    facts = dict(versions) if isinstance(versions, dict) else {}
     commit = manifest.get("commit")
     if commit:
-        plain["commit"] = f"{commit}, with changes" if manifest.get("dirty") else commit
-    plain |= {key: manifest[key] for key in ("device", "threads", "platform") if key in manifest}
-    return plain
+        facts["commit"] = f"{commit}, with changes" if manifest.get("dirty") else commit
+    facts |= {key: manifest[key] for key in ("device", "threads", "platform") if key in manifest}
+    return facts

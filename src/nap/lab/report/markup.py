@@ -1,4 +1,4 @@
-"""HTML that cannot forget to escape: text is escaped unless it was made here; and the page's style sheet."""
+"""HTML elements that escape all text not made here, and the page's style sheet."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Html(str):
 
 
 def element(name: str, *children: str | None, **attributes: object) -> Html:
-    """An element with children; plain strings among them are escaped, None is left out.
+    """An element with children; plain strings are escaped, None is left out.
 
-    Attributes: a trailing underscore avoids Python's own words, inner ones become hyphens.
+    Attributes: a trailing underscore avoids Python's keywords, inner ones become hyphens.
 
     >>> element("p", "a < b", element("b", "!"), class_="x", data_run='"')
     '<p class="x" data-run="&quot;">a &lt; b<b>!</b></p>'
@@ -39,7 +39,7 @@ def join(*children: str | None, between: str = "") -> Html:
 
 
 def table(head: list[str], body: list[list[str]], *, label: str, class_: str) -> Html:
-    """A table in a box that scrolls by itself where it is too wide; the first cell of a line is its head."""
+    """A table in a box that scrolls if it is too wide; the first cell of a line is its header."""
     heads = element("thead", element("tr", *(element("th", text, scope="col") for text in head)))
     lines = [
         element(
@@ -54,7 +54,7 @@ def table(head: list[str], body: list[list[str]], *, label: str, class_: str) ->
 
 
 def pairs(of: Mapping[str, str]) -> Html:
-    """Names with their values, in as many columns as there is room for.
+    """A definition list, in as many columns as there is room for.
 
     >>> pairs({"lr": "0.1"})
     '<dl><div><dt>lr</dt><dd>0.1</dd></div></dl>'
@@ -122,8 +122,8 @@ table.claims td[data-head="Claim"] span { display: block; }
 table.claims .top td { border-bottom: 0; border-top: 1px solid var(--line); padding-bottom: .1rem; }
 table.claims .below td { border-bottom-style: dotted; padding-top: .25rem; padding-bottom: .25rem; }
 table.claims .below td[data-head="Claim"] { padding-left: 1.1rem; }
-.says { font-size: .95rem; }
-.lacks { color: var(--open); font-size: .85rem; font-style: italic; }
+.statement { font-size: .95rem; }
+.reason { color: var(--open); font-size: .85rem; font-style: italic; }
 .badge { display: inline-block; padding: .1rem .5rem; border-radius: 4px; font-size: .8rem; font-weight: 600;
   white-space: nowrap; }
 .badge.holds { color: var(--holds); background: #e2f5ee; }
@@ -140,7 +140,7 @@ summary { cursor: pointer; font-weight: 600; font-size: .92rem; }
 details[open] summary { margin-bottom: .6rem; }
 footer { margin-top: 3rem; color: var(--quiet); font-size: .88rem; border-top: 1px solid var(--line);
   padding-top: 1rem; }
-@media (max-width: 1400px) { .panels { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
+@media (max-width: 1180px) { .panels { grid-template-columns: repeat(2, minmax(0, 1fr)); max-width: 880px; } }
 @media (max-width: 1120px) { .panels.of-3 { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 @media (max-width: 1000px) {
   table.claims, table.claims tbody, table.claims tr, table.claims td { display: block; width: auto; }

@@ -1,9 +1,10 @@
-"""The whole page: headline, overview, one part for each experiment, and what is not there."""
+"""The whole page: headline, overview, a part for each experiment, and the experiments without runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 
 from nap.lab.claims import Result, evaluate
 from nap.lab.claims.folders import ROW_ERRORS, explain
@@ -12,7 +13,7 @@ from nap.lab.experiments.experiment import Experiment
 from nap.lab.report.draw import figure_html
 from nap.lab.report.facts import Group, facts_html, problems_html, run_again
 from nap.lab.report.markup import CSS, Html, element, join, table
-from nap.lab.report.panels import Figure
+from nap.lab.report.panels import Figure, arms_without_rows
 from nap.lab.report.sensitivity import Tuning, section
 from nap.lab.report.style import duration
 from nap.lab.report.verdicts import SIGNS, claims_table, counts, headline
@@ -21,7 +22,7 @@ from nap.lab.rows import Rows
 TITLE = "Normalize-and-Project: what the runs show"
 STATE = "optimizer_state"  # of rows: what happened to the optimizer at a change of task
 FILMS = "films.json"  # in the folder of a run: which films lie there, and what they show
-MOST_NAMES = 12  # of what is missing; more would bury the figure
+MAX_NAMES = 12  # of missing arms; more would bury the figure
 
 
 def page(groups: Sequence[Group], tunings: Sequence[Tuning] = ()) -> str:
@@ -57,21 +58,21 @@ def page(groups: Sequence[Group], tunings: Sequence[Tuning] = ()) -> str:
 def _lead(groups: Sequence[Group]) -> str:
     runs = [run for group in groups for run in group.runs]
     broken = sum(bool(run.problems) for run in runs)
-    work = sum(run.seconds for run in runs)
-    words = [f"{len(runs)} run{'s' * (len(runs) != 1)}"]
-    words += [f"{broken} of them not complete"] if broken else []
-    words += [f"{duration(work)} of work"] if work else []
-    return " · ".join(words)
+    seconds = sum(run.seconds for run in runs)
+    parts = [f"{len(runs)} run{'s' * (len(runs) != 1)}"]
+    parts += [f"{broken} of them not complete"] if broken else []
+    parts += [f"{duration(seconds)} of training"] if seconds else []
+    return " · ".join(parts)
 
 
 def _overview(parts: Sequence[Part]) -> Html:
     body = []
     for part in parts:
-        runs, found = part.group.runs, counts(part.results)
+        runs, verdicts = part.group.runs, counts(part.results)
         body.append(
             [
                 element("a", part.title, href=f"#{part.anchor}"),
-                *(str(found[verdict]) for verdict in SIGNS),
+                *(str(verdicts[verdict]) for verdict in SIGNS),
                 str(len(part.group.rows.unique("seed")) or "–"),
                 (part.experiment.named_by_scale and part.group.scale) or "–",
                 f"{sum(not run.problems for run in runs)} of {len(runs)}",
@@ -96,21 +97,21 @@ def _without_figure(groups: Sequence[Group]) -> list[Html]:
 
 
 def _absent(parts: Sequence[Part]) -> Html | None:
-    there = {part.experiment.name for part in parts}
-    names = [name for name in MODULES if name not in there]
+    present = {part.experiment.name for part in parts}
+    names = [name for name in MODULES if name not in present]
     commands = join(*(element("code", f"nap run {name}") for name in names), between=", ")
     return element("div", "Not in this folder: ", commands) if names else None
 
 
 @dataclass(frozen=True)
 class Part:
-    """An experiment on one group of runs, with its verdicts, or in `trouble` why there are none."""
+    """An experiment and one group of runs, with the verdicts."""
 
     anchor: str
     experiment: Experiment
     group: Group
     results: Sequence[Result]
-    trouble: str = ""
+    error: str = ""  # why there are no verdicts
 
     @property
     def title(self) -> str:
@@ -119,52 +120,57 @@ class Part:
 
     @property
     def shares_runs(self) -> bool:
-        """Whether the runs are those of another experiment, which has described them."""
+        """Whether the runs belong to another experiment, whose part describes them."""
         return self.experiment.name != self.group.experiment
 
     @property
     def figures(self) -> list[Figure]:
-        """Its figures; where runs reset the optimizer and others keep it, once for each."""
-        draw, rows = self.experiment.figure, self.group.rows
-        if draw is None:
-            return []
+        """Its figures, once for each treatment of the optimizer at a change of task."""
+        draw: Callable[[Rows], list[Figure]] | None = getattr(self.experiment.figure, "figures", None)
+        rows = self.group.rows
         states = sorted((str(state) for state in rows.unique(STATE) if state is not None), reverse=True)
-        if len(states) < 2:
-            found: list[Figure] = draw.figures(rows)
-            return found
+        if draw is None or len(states) < 2:
+            return draw(rows) if draw else []
         return [
             replace(figure, name=f"{figure.name}-{state}", title=_with_state(figure.title, state))
             for state in states
-            for figure in draw.figures(rows.where(**{STATE: state}))
+            for figure in draw(rows.where(**{STATE: state}))
         ]
 
     @property
     def table(self) -> Html | None:
-        """Its numbers as a table, where its figure module makes one."""
+        """Its results as a table, if its figure module makes one."""
         make = getattr(self.experiment.figure, "table", None)
         return make(self.group.rows) if make else None
 
     @property
     def missing(self) -> list[str]:
-        """The arms that have no rows, and whatever else is not there."""
-        draw = self.experiment.figure
-        return [] if draw is None else list(draw.missing(self.group.rows))
+        """The expected arms that have no rows."""
+        return missing_arms(self.experiment.figure, self.group.rows)
+
+
+def missing_arms(module: ModuleType | None, rows: Rows) -> list[str]:
+    """The arms without rows among a figure module's EXPECTED_ARMS, or what its `missing` names."""
+    if module is not None and hasattr(module, "missing"):
+        return list(module.missing(rows))
+    arms, column = getattr(module, "EXPECTED_ARMS", ()), getattr(module, "EXPECTED_BY", "")
+    return arms_without_rows(rows, arms, by=column)
 
 
 def parts_of(groups: Sequence[Group]) -> list[Part]:
-    """Every experiment that has something to say of a group of runs, in the paper's order."""
-    found = [
-        (reader, group, *_judged(group.rows)) for group in groups for reader in readers(group.experiment)
+    """A part for every experiment that reads the rows of a group, in the paper's order."""
+    pairs = [
+        (reader, group, *_verdicts(group.rows)) for group in groups for reader in readers(group.experiment)
     ]
-    found.sort(key=lambda each: (each[0].order, each[0].name))
+    pairs.sort(key=lambda pair: (pair[0].order, pair[0].name))
     return [
-        Part(f"part-{i}", reader, group, [r for r in results if r[0].experiment == reader.name], trouble)
-        for i, (reader, group, results, trouble) in enumerate(found)
+        Part(f"part-{i}", reader, group, [r for r in results if r[0].experiment == reader.name], error)
+        for i, (reader, group, results, error) in enumerate(pairs)
     ]
 
 
 def part_html(part: Part) -> Html:
-    """The <section>: what the paper shows, where the rows are from, what is missing, figures, claims."""
+    """The <section>: what the paper shows, the source of the rows, what is missing, figures, claims."""
     group = part.group
     of_paper = part.experiment.name in MODULES
     drawn = _drawn(part) if len(group.rows) else [_problem("No rows yet", "nothing to draw.")]
@@ -176,15 +182,15 @@ def part_html(part: Part) -> Html:
         None if part.shares_runs else problems_html(group),
         *drawn,
         None if part.shares_runs else _films(group),
-        _problem("Not judged", part.trouble) if part.trouble else None,
+        _problem("No verdicts", part.error) if part.error else None,
         claims_table(part.results) if part.results else None,
         None if part.shares_runs else facts_html(group),
         id=part.anchor,
     )
 
 
-def _judged(rows: Rows) -> tuple[list[Result], str]:
-    """Verdicts, or why these rows allow none: two runs that claim the same arm and seed, for example."""
+def _verdicts(rows: Rows) -> tuple[list[Result], str]:
+    """The verdicts, or why there are none: two runs with the same arm and seed, for example."""
     try:
         return evaluate(rows), ""
     except ROW_ERRORS as error:
@@ -192,39 +198,39 @@ def _judged(rows: Rows) -> tuple[list[Result], str]:
 
 
 def _source(part: Part) -> Html:
-    """Where the rows come from, and how to get them again."""
+    """The folder of the rows, and the commands that made them."""
     group = part.group
     seeds = len(group.rows.unique("seed"))
-    words = [f"From {group.folder}"]
-    words += [f"scale {group.scale}"] if group.scale and part.experiment.named_by_scale else []
-    words += [f"{seeds} seed{'s' * (seeds != 1)}"] if seeds else []
+    parts = [f"From {group.folder}"]
+    parts += [f"scale {group.scale}"] if group.scale and part.experiment.named_by_scale else []
+    parts += [f"{seeds} seed{'s' * (seeds != 1)}"] if seeds else []
     if part.shares_runs:
-        return element("p", f"{' · '.join(words)} · the runs of {group.experiment}, above.", class_="quiet")
+        return element("p", f"{' · '.join(parts)} · the runs of {group.experiment}, above.", class_="quiet")
     commands = [element("code", command) for command in run_again(group)]
     if len(commands) == 1:
-        return element("p", " · ".join(words), " · run again: ", *commands, class_="quiet")
-    words.append(f"made by {len(commands)} commands")
+        return element("p", " · ".join(parts), " · run again: ", *commands, class_="quiet")
+    parts.append(f"made by {len(commands)} commands")
     each = element("ul", *(element("li", command) for command in commands))
-    return element("details", element("summary", " · ".join(words)), each, class_="quiet")
+    return element("details", element("summary", " · ".join(parts)), each, class_="quiet")
 
 
 def _drawn(part: Part) -> list[Html]:
-    """What is missing, then the figures; where rows contradict each other, the rest is still worth having."""
+    """What is missing, the table and the figures; an error in the rows takes the place of what it breaks."""
     if part.experiment.figure is None:
         return [element("p", "This experiment has no figure.", class_="quiet")]
     try:
         names, figures, numbers = part.missing, part.figures, part.table
     except ROW_ERRORS as error:
         return [_problem("Not drawn", explain(error))]
-    more = f" · and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    listed = " · ".join(f"“{name}”" for name in names[:MOST_NAMES])
+    more = f" · and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    listed = " · ".join(f"“{name}”" for name in names[:MAX_NAMES])
     note = element("p", element("b", "No rows for: "), listed + more, class_="missing")
     named = (replace(figure, name=f"{part.anchor}-{figure.name}") for figure in figures)
     return [*([note] if names else []), *([numbers] if numbers else []), *map(_figure, named)]
 
 
 def _figure(figure: Figure) -> Html:
-    """The figure, or why its rows cannot be drawn: all of a kind are missing, for example."""
+    """The figure, or why its rows cannot be drawn."""
     try:
         return figure_html(figure)
     except ROW_ERRORS as error:
@@ -241,9 +247,10 @@ def _films(group: Group) -> Html | None:
 
 
 def _with_state(title: str, state: str) -> str:
-    words = {"reset": "optimizer reset at each task change", "keep": "optimizer state kept"}.get(state, state)
-    return f"{title}, {words}" if title else words.capitalize()
+    labels = {"reset": "optimizer reset at each task change", "keep": "optimizer state kept"}
+    label = labels.get(state, state)
+    return f"{title}, {label}" if title else label.capitalize()
 
 
-def _problem(what: str, why: str) -> Html:
-    return element("p", element("b", f"{what}: "), why, class_="problem")
+def _problem(title: str, reason: str) -> Html:
+    return element("p", element("b", f"{title}: "), reason, class_="problem")

@@ -1,4 +1,4 @@
-"""Result against learning rate for each arm, from the files that `nap tune` writes: the range that works."""
+"""Learning-rate sensitivity: results by arm and learning rate, from the files that `nap tune` writes."""
 
 from __future__ import annotations
 
@@ -16,40 +16,42 @@ from nap.lab.report.curves import curve
 from nap.lab.report.draw import figure_html
 from nap.lab.report.markup import Html, element
 from nap.lab.report.panels import Figure, Line, Panel
-from nap.lab.report.style import looks
+from nap.lab.report.style import styles_for
 
 FILE_NAME = "tuned.json"
-STATE = ", optimizer "  # in a label: before what happened to it at a change of task
-NEAR = 0.05  # of the best result: rates that lose less are called usable
+STATE = ", optimizer "  # in a label, in front of the treatment of the optimizer at a change of task
+TOLERANCE = 0.05  # relative to the best result: rates that lose less are called usable
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a tuning found: for each arm its result by learning rate, a number for each seed."""
+    """The results of a tuning: for each arm and learning rate a number for each seed."""
 
     folder: str
     experiment: str
     scale: str
     metric: str
-    highest: bool  # whether more is better
+    highest: bool  # whether higher is better
     seeds: Sequence[int]
-    results: Mapping[str, Mapping[float, Sequence[float | None]]]  # None: that seed broke down
+    results: Mapping[str, Mapping[float, Sequence[float | None]]]  # None: that seed diverged
     finished: bool = True
 
 
 def find(directory: Path) -> list[Tuning]:
-    """The tunings at or below a folder; files that are none are passed over."""
+    """The tunings at or below a folder; other files of that name are skipped."""
     paths = sorted(directory.rglob(FILE_NAME))
-    return [found for path in paths if (found := _read(path, directory)) is not None]
+    return [tuning for path in paths if (tuning := _read(path, directory)) is not None]
 
 
 def _read(path: Path, directory: Path) -> Tuning | None:
     try:
         content = json.loads(path.read_text("utf-8"))
-        labels = _without_what_all_share(content.get("labels", {}))
+        labels = _without_shared_state(content.get("labels", {}))
         results = {
-            str(labels.get(name, name)): {float(rate): [_number(v) for v in of[rate]] for rate in of}
-            for name, of in content["results"].items()
+            str(labels.get(name, name)): {
+                float(rate): [_number(v) for v in by_rate[rate]] for rate in by_rate
+            }
+            for name, by_rate in content["results"].items()
         }
         return Tuning(
             str(path.parent.relative_to(directory)) if path.parent != directory else directory.name,
@@ -65,10 +67,10 @@ def _read(path: Path, directory: Path) -> Tuning | None:
         return None
 
 
-def _without_what_all_share(labels: Mapping[str, str]) -> dict[str, str]:
+def _without_shared_state(labels: Mapping[str, str]) -> dict[str, str]:
     """Labels without the treatment of the optimizer, where it is the same for all.
 
-    >>> _without_what_all_share({"a": "NaP, optimizer reset", "b": "fresh, optimizer reset"})
+    >>> _without_shared_state({"a": "NaP, optimizer reset", "b": "fresh, optimizer reset"})
     {'a': 'NaP', 'b': 'fresh'}
     """
     ends = {label.rpartition(STATE)[2] for label in labels.values()}
@@ -99,30 +101,39 @@ def by_setting(labels: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def figure(tuning: Tuning, name: str) -> Figure:
-    """A panel for each setting of the task, in it a line for each arm over a logarithmic axis of rates."""
-    draw = load(tuning.experiment).figure if tuning.experiment in modules() else None
+    """A panel for each setting of the task, with a line for each arm over a log axis of learning rates."""
+    module = load(tuning.experiment).figure if tuning.experiment in modules() else None
     settings = by_setting(tuning.results)
-    arms = {arm: arm.split(STATE)[0] for of in settings.values() for arm in of}
-    known = looks(getattr(draw, "LOOKS", {}), arms.values())
+    arms = {arm: arm.split(STATE)[0] for labels in settings.values() for arm in labels}
+    styles = styles_for(getattr(module, "STYLES", {}), arms.values())
     metric = tuning.metric.replace("_", " ").capitalize()
     panels = []
     for setting, labels in settings.items():
         lines = []
         for arm, label in labels.items():
-            of = tuning.results[label]
-            rates = sorted(of)
-            values = np.array([[np.nan if v is None else v for v in of[rate]] for rate in rates], float).T
+            results = tuning.results[label]
+            rates = sorted(results)
+            values = np.array([[np.nan if v is None else v for v in results[r]] for r in rates], float).T
             if values.size:
-                lines.append(Line(arm, known[arms[arm]], curve(values, np.array(rates), smooth=False)))
+                lines.append(Line(arm, styles[arms[arm]], curve(values, np.array(rates), smooth=False)))
         note = "" if lines else "No rate has all its seeds yet."
         title = f"{metric}: {setting}" if setting else metric
-        panels.append(Panel(title=title, x_label="learning rate", lines=lines, x_log=True, note=note))
+        panels.append(
+            Panel(
+                title=title,
+                x_label="learning rate",
+                lines=lines,
+                x_log=True,
+                note=note,
+                fraction="accuracy" in tuning.metric,
+            )
+        )
     unfinished = "" if tuning.finished else " The search is not finished."
     return Figure(
         name,
         panels,
         columns=2,
-        caption=f"Each arm by itself: its result at each learning rate, on tuning seeds.{unfinished}",
+        caption=f"Result of each arm by learning rate, on tuning seeds.{unfinished}",
     )
 
 
@@ -135,19 +146,19 @@ def usable(
     (0.0002, 0.0002, 0.0004)
     """
     means = {
-        rate: float(np.mean([v for v in of if v is not None]))
-        for rate, of in results.items()
-        if None not in of
+        rate: float(np.mean([v for v in values if v is not None]))
+        for rate, values in results.items()
+        if None not in values
     }
     if not means:
         return None
     best = (max if highest else min)(means, key=lambda rate: means[rate])
-    near = [rate for rate, mean in means.items() if abs(mean - means[best]) <= NEAR * abs(means[best])]
+    near = [rate for rate, mean in means.items() if abs(mean - means[best]) <= TOLERANCE * abs(means[best])]
     return best, min(near), max(near)
 
 
 def _fewer_seeds(tuning: Tuning, name: str) -> str:
-    """What to add where a search was cut off before all seeds of an arm were run."""
+    """A note if a search was cut off before all seeds of an arm were run."""
     count = min(len(values) for values in tuning.results[name].values())
     return f" (on {count} of {len(tuning.seeds)} seeds)" if count < len(tuning.seeds) else ""
 
@@ -158,31 +169,31 @@ def _name(tuning: Tuning) -> str:
 
 
 def ranges(tuning: Tuning) -> Html | None:
-    """The best rate of each arm, and the rates that are nearly as good, as a list."""
-    found = {name: usable(of, highest=tuning.highest) for name, of in tuning.results.items()}
+    """The best rate of each arm and the range of rates nearly as good, as a list."""
+    ranges = {name: usable(results, highest=tuning.highest) for name, results in tuning.results.items()}
     rows = [
         element(
             "li",
-            f"{name}: best at {best:g}; within {NEAR:.0%} of that from {low:g} to {high:g}"
+            f"{name}: best at {best:g}; within {TOLERANCE:.0%} of that from {low:g} to {high:g}"
             f"{_fewer_seeds(tuning, name)}",
         )
-        for name, of in found.items()
-        if of is not None
-        for best, low, high in [of]
+        for name, found in ranges.items()
+        if found is not None
+        for best, low, high in [found]
     ]
     return element("ul", *rows) if rows else None
 
 
 def section(tuning: Tuning, anchor: str) -> Html:
     """The <section> of one tuning."""
-    good = "highest" if tuning.highest else "lowest"
+    goal = "highest" if tuning.highest else "lowest"
     return element(
         "section",
         element("h2", f"Learning rates · {_name(tuning)}"),
         element(
             "p",
             f"From {tuning.folder} · seeds {tuning.seeds[0]} to {tuning.seeds[-1]}, which no result uses · "
-            f"the {good} {tuning.metric.replace('_', ' ')} decides",
+            f"chosen by the {goal} {tuning.metric.replace('_', ' ')}",
             class_="quiet",
         ),
         figure_html(figure(tuning, anchor)),

@@ -1,4 +1,4 @@
-"""How figures look: one colour for one thing on the whole page, and numbers that people can read."""
+"""Line styles, the same for an arm in every figure, and numbers for people."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 # Okabe and Ito's palette, which colour-blind readers can tell apart, less its yellow: too pale on white.
 BLACK, ORANGE, SKY, GREEN = "#333333", "#e69f00", "#56b4e9", "#009e73"
 BLUE, VERMILION, PURPLE, GREY = "#0072b2", "#d55e00", "#cc79a7", "#8a8a8a"
-PALE = "#c9cdd2"  # lies wide below what it is compared with
+PALE = "#c9cdd2"  # for wide lines below others
 SPARE = (PURPLE, ORANGE, SKY, BLUE, VERMILION, GREEN, BLACK, GREY)
 
-DIGITS_OF_A_TICK = 4  # ticks come in steps of 1, 2, 2.5 and 5: three digits would turn 1.025 into 1.02
+TICK_DIGITS = 4  # ticks come in steps of 1, 2, 2.5 and 5: three digits would turn 1.025 into 1.02
 SOLID, DASHED, DOTTED, DASH_DOT = "", "5 2.5", "1.2 2.4", "6 2 1.2 2"  # as in SVG's stroke-dasharray
 
 RC: dict[Any, Any] = {
@@ -41,7 +43,7 @@ RC: dict[Any, Any] = {
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """Colour, dashes and width of a line, the same in the figure and in its legend."""
 
     colour: str
@@ -49,19 +51,23 @@ class Look:
     width: float = 1.7
 
 
-def looks(known: Mapping[str, Look], present: Iterable[str]) -> dict[str, Look]:
-    """A look for each name that is present: the known ones in their order, then the others in spare colours.
+# what most experiments compare, in the same colours everywhere
+BASELINE, NORM, NAP = LineStyle(VERMILION), LineStyle(BLUE), LineStyle(GREEN, width=2.2)
 
-    >>> list(looks({"NaP": Look(GREEN), "none": Look(BLACK)}, ["mine", "NaP"]))
+
+def styles_for(known: Mapping[str, LineStyle], present: Iterable[str]) -> dict[str, LineStyle]:
+    """A style for each name that is present: the known ones in their order, then others in spare colours.
+
+    >>> list(styles_for({"NaP": LineStyle(GREEN), "none": LineStyle(BLACK)}, ["mine", "NaP"]))
     ['NaP', 'mine']
     """
     names = list(dict.fromkeys(present))
-    found = {name: look for name, look in known.items() if name in names}
-    taken = {look.colour for look in found.values()}
-    spare = [colour for colour in SPARE if colour not in taken] or list(SPARE)
+    styles = {name: style for name, style in known.items() if name in names}
+    used = {style.colour for style in styles.values()}
+    spare = [colour for colour in SPARE if colour not in used] or list(SPARE)
     for count, name in enumerate(name for name in names if name not in known):
-        found[name] = Look(spare[count % len(spare)], DASHED)
-    return found
+        styles[name] = LineStyle(spare[count % len(spare)], DASHED)
+    return styles
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -83,13 +89,24 @@ def number(value: float | None, digits: int = 3) -> str:
     return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
 
 
+def mean_and_std(values: np.ndarray) -> str:
+    """The mean with two decimals, and the standard deviation in brackets where there is one.
+
+    >>> mean_and_std(np.array([1.0, 2.0])), mean_and_std(np.array([1.0])), mean_and_std(np.array([]))
+    ('1.50 (0.71)', '1.00', '–')
+    """
+    if not len(values):
+        return "–"
+    return f"{values.mean():.2f}" + (f" ({values.std(ddof=1):.2f})" if len(values) > 1 else "")
+
+
 def percent(value: float) -> str:
     """A fraction in per cent.
 
     >>> percent(0.125), percent(0.9725), percent(1)
     ('12.5%', '97.25%', '100%')
     """
-    return f"{number(100 * value, DIGITS_OF_A_TICK)}%"
+    return f"{number(100 * value, TICK_DIGITS)}%"
 
 
 def power_of_ten(exponent: int) -> str:
@@ -109,8 +126,8 @@ def count(value: float) -> str:
     """
     for unit, name in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
-            return f"{number(value / unit, DIGITS_OF_A_TICK)}{name}"
-    return number(value, DIGITS_OF_A_TICK)
+            return f"{number(value / unit, TICK_DIGITS)}{name}"
+    return number(value, TICK_DIGITS)
 
 
 def duration(seconds: float) -> str:

@@ -85,7 +85,7 @@ def test_the_report_embeds_the_films(made: Callable[..., tuple[Path, RainbowWork
     folder, _ = made()
     assert films_of(folder) == []
     (_, before), (_, after) = play(folder, steps=40)
-    assert [film.words for film in films_of(folder)] == [
+    assert [film.caption for film in films_of(folder)] == [
         f"catch, {when} training: score {score:g}" for when, score in (("before", before), ("after", after))
     ]
     page = report(folder.parent).read_text("utf-8")

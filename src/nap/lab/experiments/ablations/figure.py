@@ -1,28 +1,20 @@
-"""The ablations of Rainbow agents: scores over frames, and what goes on inside."""
+"""The ablations of Rainbow agents: scores over frames, and statistics of their networks."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from nap.lab.experiments.ablations import ARMS, LAYER_NORM_DECAY, NO_OFFSETS, RAINBOW_DECAY, RARELY
-from nap.lab.experiments.common.rainbow import figure as family
-from nap.lab.experiments.common.rainbow.figure import lacking_by_game, scores
-from nap.lab.report.panels import Figure
-from nap.lab.report.style import DOTTED, PURPLE, SKY, VERMILION, Look
-from nap.lab.rows import Rows
+from nap.lab.experiments.common.rainbow import figure
+from nap.lab.report.style import DOTTED, PURPLE, SKY, VERMILION, LineStyle
 
-LOOKS = {
-    **family.LOOKS,
-    RARELY: Look(SKY),
-    NO_OFFSETS: Look(PURPLE),
-    LAYER_NORM_DECAY: Look(SKY, DOTTED),
-    RAINBOW_DECAY: Look(VERMILION, DOTTED),
+STYLES = {
+    **figure.STYLES,
+    RARELY: LineStyle(SKY),
+    NO_OFFSETS: LineStyle(PURPLE),
+    LAYER_NORM_DECAY: LineStyle(SKY, DOTTED),
+    RAINBOW_DECAY: LineStyle(VERMILION, DOTTED),
 }
-
-
-def figures(rows: Rows) -> list[Figure]:
-    """Scores of every game, then for each game what goes on inside."""
-    return scores(rows, LOOKS)
-
-
-def missing(rows: Rows) -> list[str]:
-    """Arms without rows, by game."""
-    return lacking_by_game(rows, ARMS)
+EXPECTED_ARMS = ARMS
+EXPECTED_BY = "game"
+figures = partial(figure.figures, styles=STYLES)

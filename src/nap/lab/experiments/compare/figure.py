@@ -9,13 +9,14 @@ from nap.lab.claims.claim import NotEnough
 from nap.lab.claims.samples import Samples
 from nap.lab.experiments.compare.claims import by_seed
 from nap.lab.experiments.compare.config import ARMS
+from nap.lab.report import style
 from nap.lab.report.markup import Html
 from nap.lab.report.markup import table as table_html
 from nap.lab.report.panels import Figure, Measure, arms_of, panel
-from nap.lab.report.style import BLUE, GREEN, VERMILION, Look, number
+from nap.lab.report.style import number
 from nap.lab.rows import Rows
 
-LOOKS = {"plain": Look(VERMILION), "norm only": Look(BLUE), "NaP": Look(GREEN, width=2.2)}
+STYLES = {"plain": style.BASELINE, "norm only": style.NORM, "NaP": style.NAP}
 HEAD = ["arm", "learning rate", "result, mean", "95 % interval", "seeds"]
 
 
@@ -45,10 +46,5 @@ def figures(rows: Rows) -> list[Figure]:
     """The numbers that the function yielded, in their order; nothing where it returned one."""
     if len(rows.unique("step")) < 2:
         return []
-    made = panel(rows, Measure("result", "Result"), arms_of(rows, LOOKS), x="step")
+    made = panel(rows, Measure("result", "Result"), arms_of(rows, STYLES), x="step")
     return [Figure("compare", [made], columns=2, caption="Each arm at its own best learning rate.")]
-
-
-def missing(rows: Rows) -> list[str]:
-    """Nothing: which arms to compare is the user's choice."""
-    return []

@@ -2,55 +2,35 @@
 
 from __future__ import annotations
 
-from nap.lab.loops.population.settings import (
-    FRESH,
-    FRESH_NO_NORM,
-    LAYER_NORM,
-    NAP,
-    NAP_FREE,
-    NAP_JOINT,
-    NAP_NO_AFFINE,
-    NAP_PULL,
-    NAP_WEAK_PULL,
-    NO_NORM,
-    RESCALED,
-)
-from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel
-from nap.lab.report.style import (
-    BLACK,
-    BLUE,
-    DASHED,
-    DOTTED,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    Look,
-)
+from nap.lab.experiments.experiment import arm_names
+from nap.lab.experiments.fig1 import AFFINE_ARMS, PAPERS_ARMS
+from nap.lab.report import style
+from nap.lab.report.panels import Figure, Measure, arms_of, panel
+from nap.lab.report.style import LineStyle
 from nap.lab.rows import Rows
 
-PAPERS_LOOKS = {
-    NO_NORM.name: Look(VERMILION),
-    LAYER_NORM.name: Look(BLUE),
-    RESCALED.name: Look(SKY, DASHED),
-    NAP.name: Look(GREEN, width=2.2),
+NO_NORM, LAYER_NORM, RESCALED, NAP, FRESH, FRESH_NO_NORM = EXPECTED_ARMS = arm_names(PAPERS_ARMS)
+FREE, JOINT, WEAK_PULL, PULL, NO_AFFINE = arm_names(AFFINE_ARMS)
+FRESH_STYLES = {
+    FRESH: LineStyle(style.BLACK, style.DOTTED, 1.4),
+    FRESH_NO_NORM: LineStyle(style.VERMILION, style.DOTTED, 1.4),
 }
-FRESH_LOOKS = {FRESH.name: Look(BLACK, DOTTED, 1.4), FRESH_NO_NORM.name: Look(VERMILION, DOTTED, 1.4)}
-LOOKS = {
-    **PAPERS_LOOKS,
-    NAP_FREE.name: Look(GREEN, DASHED),
-    NAP_JOINT.name: Look(PURPLE, DASHED),
-    NAP_WEAK_PULL.name: Look(ORANGE, DASHED),
-    NAP_PULL.name: Look(ORANGE),
-    NAP_NO_AFFINE.name: Look(GREY, DASHED),
-    **FRESH_LOOKS,
+STYLES = {
+    NO_NORM: style.BASELINE,
+    LAYER_NORM: style.NORM,
+    RESCALED: LineStyle(style.SKY, style.DASHED),
+    NAP: style.NAP,
+    FREE: LineStyle(style.GREEN, style.DASHED),
+    JOINT: LineStyle(style.PURPLE, style.DASHED),
+    WEAK_PULL: LineStyle(style.ORANGE, style.DASHED),
+    PULL: LineStyle(style.ORANGE),
+    NO_AFFINE: LineStyle(style.GREY, style.DASHED),
+    **FRESH_STYLES,
 }
-WORDS = {FRESH.name: "fresh initialisation", FRESH_NO_NORM.name: "fresh initialisation, no norm"}
+LABELS = {FRESH: "fresh initialisation", FRESH_NO_NORM: "fresh initialisation, no norm"}
 RESCALED_GROWS = (
-    "In the arm that is rescaled at each task the weights are put back, and not the scales and offsets of "
-    "norms: these make its parameter norm grow."
+    "The arm that is rescaled at each task resets its weights, not the scales and offsets of its norms; "
+    "these make its parameter norm grow."
 )
 MEASURES = (
     Measure("accuracy", "Online accuracy", fraction=True),
@@ -62,23 +42,11 @@ MEASURES = (
 
 def figures(rows: Rows) -> list[Figure]:
     """The four panels of the figure, side by side."""
-    trained = Rows(row for row in rows if row.get("arm") not in FRESH_LOOKS)
-    arms, fresh = arms_of(trained, LOOKS), arms_of(rows, FRESH_LOOKS, words=WORDS)
-    fresh = {words: fresh[words] for words in WORDS.values() if words in fresh}
-    panels = [panel(rows, measure, arms, references=fresh) for measure in MEASURES]
-    some = any(one.references for one in panels)
-    dotted = "Dotted: a fresh network on the same tasks, mean over them." if some else ""
-    rescaled = RESCALED_GROWS if RESCALED.name in rows.unique("arm") else ""
-    return [
-        Figure(
-            "fig1",
-            panels,
-            columns=4,
-            caption=" ".join(filter(None, ["Each task has new random labels.", dotted, rescaled])),
-        )
-    ]
-
-
-def missing(rows: Rows) -> list[str]:
-    """Arms of the paper's figure that have no rows."""
-    return lacking(rows, (*PAPERS_LOOKS, *FRESH_LOOKS))
+    trained = Rows(row for row in rows if row.get("arm") not in FRESH_STYLES)
+    fresh = Rows(row for row in rows if row.get("arm") in FRESH_STYLES)
+    arms, references = arms_of(trained, STYLES), arms_of(fresh, STYLES, labels=LABELS)
+    panels = [panel(rows, measure, arms, references=references) for measure in MEASURES]
+    dotted = "Dotted: a fresh network on each task, mean over the tasks." if fresh else ""
+    rescaled = RESCALED_GROWS if RESCALED in rows.unique("arm") else ""
+    caption = " ".join(filter(None, ["Each task has new random labels.", dotted, rescaled]))
+    return [Figure("fig1", panels, columns=4, caption=caption)]

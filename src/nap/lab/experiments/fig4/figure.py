@@ -7,41 +7,31 @@ from typing import Any
 
 from nap.lab.experiments.fig4 import layer_norm_with
 from nap.lab.loops.population.settings import LAYER_NORM
-from nap.lab.report.panels import Figure, Measure, Panel, arms_of, panel, share_limits
-from nap.lab.report.style import (
-    BLACK,
-    BLUE,
-    DASH_DOT,
-    DASHED,
-    DOTTED,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    Look,
-)
+from nap.lab.report import style
+from nap.lab.report.panels import Figure, Measure, Panel, arms_of, panel, share_y_axis
+from nap.lab.report.style import DASH_DOT, DASHED, DOTTED, LineStyle
 from nap.lab.rows import Rows
 
-LOOKS = {
-    "none": Look(BLACK, width=2.2),
-    "L2": Look(ORANGE),
-    "L2 Init": Look(SKY),
-    "shrink and perturb": Look(GREEN),
-    "ReDo": Look(BLUE, DASHED),
-    "leaky ReLU": Look(VERMILION),
-    "Langevin": Look(PURPLE, DASH_DOT),
+METHOD_STYLES = {
+    "none": LineStyle(style.BLACK, width=2.2),
+    "L2": LineStyle(style.ORANGE),
+    "L2 Init": LineStyle(style.SKY),
+    "shrink and perturb": LineStyle(style.GREEN),
+    "ReDo": LineStyle(style.GREY, DASHED),
+    "leaky ReLU": LineStyle(style.VERMILION),
+    "Langevin": LineStyle(style.PURPLE, DASH_DOT),
 }
-# not methods of the paper, and never with NaP: LayerNorm alone, and beside a method in that one's colour
-LAYER_NORM_LOOKS = {LAYER_NORM.name: Look(BLUE, width=2.2)} | {
-    layer_norm_with(method): Look(look.colour, DOTTED, 2.2)
-    for method, look in LOOKS.items()
+# LayerNorm without projection, not in the paper: alone, and with a method in that method's colour
+LAYER_NORM_STYLES = {LAYER_NORM.name: LineStyle(style.BLUE, width=2.2)} | {
+    layer_norm_with(method): LineStyle(known.colour, DOTTED, 2.2)
+    for method, known in METHOD_STYLES.items()
     if method != "none"
 }
-WORDS = {"none": "no other method", LAYER_NORM.name: "LayerNorm alone", "mlp": "MLP", "cnn": "CNN"}
+STYLES = METHOD_STYLES | LAYER_NORM_STYLES | {"NaP + none": style.NAP}  # of arms, for `nap tune`
+LABELS = {"none": "no other method", LAYER_NORM.name: "LayerNorm alone", "mlp": "MLP", "cnn": "CNN"}
 NETWORKS = ("mlp", "cnn")
 STREAMS = ("random labels", "permuted labels")
-NAP_WORDS = {False: "without NaP", True: "with NaP"}
+NAP_LABELS = {False: "without NaP", True: "with NaP"}
 ACCURACY = Measure("accuracy", "Online accuracy", fraction=True)
 
 
@@ -51,8 +41,9 @@ def figures(rows: Rows) -> list[Figure]:
     for number, stream in enumerate(present(rows, "stream", STREAMS)):
         panels = []
         for network in present(rows, "network", NETWORKS):
-            here = rows.where(stream=stream, network=network)
-            panels += with_and_without(here, ACCURACY, WORDS.get(network, network), y_label="online accuracy")
+            of_network = rows.where(stream=stream, network=network)
+            title = LABELS.get(network, network)
+            panels += with_and_without(of_network, ACCURACY, title, y_label="online accuracy")
         made.append(
             Figure(
                 f"fig4-{number}",
@@ -67,35 +58,41 @@ def figures(rows: Rows) -> list[Figure]:
 
 def missing(rows: Rows) -> list[str]:
     """Streams, networks and methods of the paper's figure that have no rows."""
-    have = {(row.get("stream"), row.get("network"), row.get("method"), row.get("nap")) for row in rows}
+    present_runs = {
+        (row.get("stream"), row.get("network"), row.get("method"), row.get("nap")) for row in rows
+    }
     streams = present(rows, "stream", STREAMS)
     names = [stream for stream in STREAMS if stream not in streams]
     for stream in streams:
-        there = rows.where(stream=stream).unique("network")
-        names += [f"{WORDS[network]} on {stream}" for network in NETWORKS if network not in there]
-        for network, method in product(there, LOOKS):
-            lacks = [words for nap, words in NAP_WORDS.items() if (stream, network, method, nap) not in have]
-            what = f"{WORDS.get(network, network)} on {stream}: {WORDS.get(method, method)}"
-            names += [what] if len(lacks) == len(NAP_WORDS) else [f"{what} {words}" for words in lacks]
+        networks = rows.where(stream=stream).unique("network")
+        names += [f"{LABELS[network]} on {stream}" for network in NETWORKS if network not in networks]
+        for network, method in product(networks, METHOD_STYLES):
+            absent = [
+                label
+                for nap, label in NAP_LABELS.items()
+                if (stream, network, method, nap) not in present_runs
+            ]
+            name = f"{LABELS.get(network, network)} on {stream}: {LABELS.get(method, method)}"
+            names += [name] if len(absent) == len(NAP_LABELS) else [f"{name} {label}" for label in absent]
     return names
 
 
 def with_and_without(rows: Rows, measure: Measure, title: str, **more: Any) -> list[Panel]:
     """Panels without and with NaP, on one y axis."""
-    arms = arms_of(rows, LOOKS | LAYER_NORM_LOOKS, key="method", words=WORDS)
-    alone = {WORDS.get(name, name) for name in LAYER_NORM_LOOKS}
-    with_nap = {words: arm for words, arm in arms.items() if words not in alone}
-    return share_limits(
+    arms = arms_of(rows, METHOD_STYLES | LAYER_NORM_STYLES, key="method", labels=LABELS)
+    alone = {LABELS.get(name, name) for name in LAYER_NORM_STYLES}
+    with_nap = {label: arm for label, arm in arms.items() if label not in alone}
+    return share_y_axis(
         [
             panel(
                 rows.where(nap=nap),
                 measure,
                 with_nap if nap else arms,
-                title=f"{title} {words}",
+                title=f"{title} {label}",
                 axis_of=rows,
                 **more,
             )
-            for nap, words in NAP_WORDS.items()
+            for nap, label in NAP_LABELS.items()
         ]
     )
 

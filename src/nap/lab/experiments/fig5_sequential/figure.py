@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from nap.lab.experiments.common.rainbow import figure as family
-from nap.lab.experiments.common.rainbow.figure import lacking_by_game, visits
+from functools import partial
+
+from nap.lab.experiments.common.rainbow import figure
+from nap.lab.experiments.experiment import arm_names
 from nap.lab.experiments.fig5_sequential import ARMS, FRESH
-from nap.lab.report.panels import Figure
-from nap.lab.report.style import BLACK, DOTTED, Look
-from nap.lab.rows import Rows
+from nap.lab.report.style import BLACK, DOTTED, LineStyle
 
-LOOKS = {**family.LOOKS, FRESH.name: Look(BLACK, DOTTED)}
-
-
-def figures(rows: Rows) -> list[Figure]:
-    """Scores on the last visit to each game, fresh agents dotted; all visits, one after another, below."""
-    return visits(rows, LOOKS)
-
-
-def missing(rows: Rows) -> list[str]:
-    """Agents without rows, by game."""
-    return lacking_by_game(rows, (arm.name for arm in ARMS))
+STYLES = {**figure.STYLES, FRESH.name: LineStyle(BLACK, DOTTED)}
+EXPECTED_ARMS = arm_names(ARMS)
+EXPECTED_BY = "game"
+figures = partial(figure.visits, styles=STYLES)

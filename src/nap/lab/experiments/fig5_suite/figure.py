@@ -1,35 +1,27 @@
-"""Figure 5, right, as numbers: each agent's human-normalised scores over all games, summed up four ways."""
+"""Figure 5, right, as a table: human-normalised scores over all games, aggregated in four ways.
+
+Figure 3 draws the same rows.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from nap.lab.experiments.common.rainbow.figure import LOOKS
+from nap.lab.experiments.common.rainbow.figure import STYLES
 from nap.lab.metrics.aggregate import AGGREGATES, stratified_interval
 from nap.lab.metrics.atari57 import ATARI57, human_normalised
 from nap.lab.report.markup import Html, element, join
 from nap.lab.report.markup import table as html_table
-from nap.lab.report.panels import Figure
-from nap.lab.report.style import looks
+from nap.lab.report.style import styles_for
 from nap.lab.rows import Rows
 
-LAST = 0.1  # of training: the part whose scores count
-
-
-def figures(rows: Rows) -> list[Figure]:
-    """None: fig3 draws these rows."""
-    return []
-
-
-def missing(rows: Rows) -> list[str]:
-    """None: fig3 says what is missing."""
-    return []
+LAST = 0.1  # of training, over which scores are averaged
 
 
 def table(rows: Rows) -> Html | None:
     """The table, if there are games with human scores that every agent has played."""
     rows = rows.where(kind=None)
-    arms = list(looks(LOOKS, rows.unique("arm")))
+    arms = list(styles_for(STYLES, rows.unique("arm")))
     scores = {arm: final_scores(rows.where(arm=arm)) for arm in arms}
     games = [game for game in ATARI57 if arms and all(game in scores[arm] for arm in arms)]
     if not games:

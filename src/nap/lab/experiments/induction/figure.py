@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from nap.lab.experiments.common.sequences.figure import LOOKS
+from nap.lab.experiments.common.sequences.figure import STYLES
 from nap.lab.experiments.induction import PAPERS_ARMS
-from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel
+from nap.lab.report.panels import Figure, Measure, arms_of, panel
 from nap.lab.rows import Rows
 
+EXPECTED_ARMS = PAPERS_ARMS
+EXPECTED_BY = "form"
 COPYING = (
     Measure("retrieval", "Copying", fraction=True),
     Measure("unseen", "Copying, unseen strings", fraction=True),
@@ -19,8 +21,8 @@ def figures(rows: Rows) -> list[Figure]:
     """Accuracy on the copy, in training and beyond it, and on what can only be learnt by heart."""
     made = []
     for number, form in enumerate(rows.unique("form")):
-        here = rows.where(form=form)
-        panels = [panel(here, measure, arms_of(here, LOOKS), x="step") for measure in COPYING]
+        of_form = rows.where(form=form)
+        panels = [panel(of_form, measure, arms_of(of_form, STYLES), x="step") for measure in COPYING]
         count, _, lengths = str(form).rpartition("x")
         prefix, _, suffix = lengths.partition("+")
         strings = f"{int(count):,} strings of " if count else ""
@@ -30,8 +32,3 @@ def figures(rows: Rows) -> list[Figure]:
         )
         made.append(Figure(f"induction-{number}", panels, columns=4, caption=caption))
     return made
-
-
-def missing(rows: Rows) -> list[str]:
-    """Arms of the paper that have no rows, by form."""
-    return lacking(rows, PAPERS_ARMS, by="form")

@@ -1,42 +1,42 @@
-"""ReLU revival: dead units of an MLP over steps, and how many of the dead come back, task by task."""
+"""ReLU revival: dead units of an MLP over steps, and the fraction of them that revive, task by task."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
-from nap.lab.report.panels import Figure, Measure, arms_of, panel, share_limits
-from nap.lab.report.style import BLUE, PURPLE, VERMILION, Look
+from nap.lab.report import style
+from nap.lab.report.panels import Figure, Measure, arms_of, panel, share_y_axis
 from nap.lab.rows import Row, Rows
 
-NORM_LOOKS = {"none": Look(VERMILION), "LayerNorm": Look(BLUE), "RMSNorm": Look(PURPLE)}
-WORDS = {"none": "no norm"}
+STYLES = {"none": style.BASELINE, "LayerNorm": style.NORM, "RMSNorm": style.LineStyle(style.PURPLE)}
+LABELS = {"none": "no norm"}
 OPTIMIZERS = ("Adam", "SGD")
 DEAD = Measure("dead_units", "Dead units", fraction=True)
 REVIVED = Measure("revived", "Dead units alive at the next measurement", fraction=True)
-MOST_MARKS = 40
+MAX_MARKS = 40  # vertical lines in one panel
 
 
 def figures(rows: Rows) -> list[Figure]:
-    """Dead units over steps, with the changes of task, and revival over tasks; a column an optimizer."""
+    """Dead units over steps, with the changes of task, and revival over tasks; a column per optimizer."""
     changes = task_changes(rows)
-    marked = len(changes) <= MOST_MARKS
+    marks = changes if len(changes) <= MAX_MARKS else ()
     optimizers = [name for name in OPTIMIZERS if name in rows.unique("optimizer")]
     optimizers += [name for name in rows.unique("optimizer") if name not in OPTIMIZERS]
-    arms = arms_of(rows, NORM_LOOKS, key="norm", words=WORDS)
-    looked_at = (
-        (DEAD, rows, "step", changes if marked else ()),
+    arms = arms_of(rows, STYLES, key="norm", labels=LABELS)
+    plots: tuple[tuple[Measure, Rows, str, Sequence[float]], ...] = (
+        (DEAD, rows, "step", marks),
         (REVIVED, revival_by_task(rows), "task", ()),
     )
     panels = []
-    for measure, of, x, marks in looked_at:
-        titles = {name: f"{measure.words}, {name}" for name in optimizers}
-        panels += share_limits(
-            [
-                panel(of.where(optimizer=name), measure, arms, x=x, title=title, marks=marks)
-                for name, title in titles.items()
-            ]
-        )
-    dashes = "Dashed: the task changes." if marked else f"The task changes {len(changes)} times."
+    for measure, measured, x, lines in plots:
+        row = [
+            panel(measured.where(optimizer=name), measure, arms, x=x, title=title, marks=lines)
+            for name in optimizers
+            for title in [f"{measure.label}, {name}"]
+        ]
+        panels += share_y_axis(row)
+    dashes = "Dashed: the task changes." if marks else f"The task changes {len(changes)} times."
     return [
         Figure(
             "revival",
@@ -52,17 +52,17 @@ def missing(rows: Rows) -> list[str]:
     """Combinations of norm and optimizer that have no rows."""
     have = {(row.get("norm"), row.get("optimizer")) for row in rows}
     return [
-        f"{WORDS.get(norm, norm)}, {optimizer}"
-        for norm in NORM_LOOKS
+        f"{LABELS.get(norm, norm)}, {optimizer}"
+        for norm in STYLES
         for optimizer in OPTIMIZERS
         if (norm, optimizer) not in have
     ]
 
 
 def revival_by_task(rows: Rows) -> Rows:
-    """For each arm, seed and task the chance of a dead unit to live at the next measurement.
+    """For each arm, seed and task, the fraction of dead units that live at the next measurement.
 
-    Each row's `revived` is weighted with how many were dead before; where none was, there is no chance.
+    Each row's `revived` is weighted by the units dead before; a task without dead units has no row.
 
     >>> seen = [(1, 0.5, None), (1, 0.25, 0.5), (2, 0.0, 1.0), (2, 0.0, 0.0)]   # task, dead, revived
     >>> made = revival_by_task(
@@ -75,19 +75,19 @@ def revival_by_task(rows: Rows) -> Rows:
     for row in rows:
         if all(row.get(key) is not None for key in ("task", "step", "dead_units")):
             runs.setdefault(tuple(row.get(key) for key in ("norm", "optimizer", "seed")), []).append(row)
-    found: list[Row] = []
-    for (norm, optimizer, seed), of in runs.items():
-        of.sort(key=lambda row: row["step"])
+    by_task: list[Row] = []
+    for (norm, optimizer, seed), run in runs.items():
+        run.sort(key=lambda row: row["step"])
         dead: dict[int, float] = {}
-        back: dict[int, float] = {}
-        for before, now in pairwise(of):
+        revived: dict[int, float] = {}
+        for before, now in pairwise(run):
             if now.get("revived") is not None:
-                task, share = now["task"], before["dead_units"]
-                dead[task] = dead.get(task, 0.0) + share
-                back[task] = back.get(task, 0.0) + share * now["revived"]
+                task, weight = now["task"], before["dead_units"]
+                dead[task] = dead.get(task, 0.0) + weight
+                revived[task] = revived.get(task, 0.0) + weight * now["revived"]
         common = {"norm": norm, "optimizer": optimizer, "seed": seed}
-        found += [common | {"task": task, "revived": back[task] / dead[task]} for task in dead if dead[task]]
-    return Rows(found)
+        by_task += [common | {"task": t, "revived": revived[t] / dead[t]} for t in dead if dead[t]]
+    return Rows(by_task)
 
 
 def task_changes(rows: Rows) -> list[float]:

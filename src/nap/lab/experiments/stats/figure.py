@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nap.lab.experiments.fig4.figure import NETWORKS, STREAMS, WORDS, present, with_and_without
+from nap.lab.experiments.fig4.figure import LABELS, NETWORKS, STREAMS, present, with_and_without
 from nap.lab.report.panels import Figure, Measure
 from nap.lab.rows import Rows
 
@@ -23,9 +23,9 @@ def figures(rows: Rows) -> list[Figure]:
             made.append(
                 Figure(
                     f"stats-{len(made)}",
-                    [one for measure in STATISTICS for one in with_and_without(here, measure, measure.words)],
+                    [one for measure in STATISTICS for one in with_and_without(here, measure, measure.label)],
                     columns=4,
-                    title=f"{WORDS.get(network, network)}, {stream}",
+                    title=f"{LABELS.get(network, network)}, {stream}",
                     caption="Linearized: units of the last hidden layer that are off, or on, for a whole "
                     "probe batch. Rank: of that layer's features. Norms: of all parameters, and of their "
                     "gradient.",
@@ -37,4 +37,4 @@ def figures(rows: Rows) -> list[Figure]:
 
 def missing(rows: Rows) -> list[str]:
     """Statistics that no row has."""
-    return [one.words for one in STATISTICS if all(value is None for value in rows.values(one.key))]
+    return [one.label for one in STATISTICS if all(value is None for value in rows.values(one.key))]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from nap.lab.experiments.common.sequences.figure import LOOKS
+from nap.lab.experiments.common.sequences.figure import STYLES
 from nap.lab.experiments.strings import PAPERS_ARMS
-from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel
+from nap.lab.report.panels import Figure, Measure, arms_of, panel
 from nap.lab.rows import Rows
 
+EXPECTED_ARMS = PAPERS_ARMS
 MEMORISING = (
     Measure("accuracy", "Online accuracy", fraction=True),
     Measure("parameter_norm", "Parameter norm"),
@@ -18,14 +19,9 @@ MEMORISING = (
 def figures(rows: Rows) -> list[Figure]:
     """Accuracy and norms, data set after data set."""
     rows = rows.where(kind=None)
-    panels = [panel(rows, measure, arms_of(rows, LOOKS)) for measure in MEMORISING]
+    panels = [panel(rows, measure, arms_of(rows, STYLES)) for measure in MEMORISING]
     caption = (
         "A task is a new set of random strings. Accuracy: share of tokens predicted right before an update, "
         "mean over the task. Effective rate: geometric mean over the weights that a norm follows."
     )
     return [Figure("strings", panels, columns=4, caption=caption)]
-
-
-def missing(rows: Rows) -> list[str]:
-    """Arms of the paper that have no rows."""
-    return lacking(rows, PAPERS_ARMS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from nap.lab.experiments.common.images.figure import LOOKS, accuracies, figures, missing
+from nap.lab.experiments.common.images.figure import EXPECTED_ARMS, STYLES, accuracies, figures
 from nap.lab.experiments.table1_cifar.claims import CIFAR
 
-__all__ = ["LOOKS", "figures", "missing", "table"]
+__all__ = ["EXPECTED_ARMS", "STYLES", "figures", "table"]
 
 table = partial(accuracies, stated=CIFAR)

@@ -1,17 +1,19 @@
-"""A language model: how it learns, and a table of its evaluation."""
+"""A language model: learning curves, and a table of its evaluation."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from nap.lab.experiments.common.sequences.figure import LOOKS
+from nap.lab.experiments.common.sequences.figure import STYLES
 from nap.lab.experiments.experiment import arm_names
 from nap.lab.experiments.table1_language import ARMS
 from nap.lab.report.markup import Html, element, join
 from nap.lab.report.markup import table as html_table
-from nap.lab.report.panels import Figure, Measure, arms_of, lacking, panel
+from nap.lab.report.panels import Figure, Measure, arms_of, panel
+from nap.lab.report.style import mean_and_std
 from nap.lab.rows import Rows
 
+EXPECTED_ARMS = arm_names(ARMS[:3])
 LEARNING = (
     Measure("accuracy", "Training accuracy", fraction=True),
     Measure("valid_loss", "Loss on held-out documents"),
@@ -29,18 +31,18 @@ RESULTS = {
 def figures(rows: Rows) -> list[Figure]:
     """Accuracy, loss, norms and rates over the updates."""
     rows = rows.where(kind=None)
-    panels = [panel(rows, measure, arms_of(rows, LOOKS), x="step") for measure in LEARNING]
+    panels = [panel(rows, measure, arms_of(rows, STYLES), x="step") for measure in LEARNING]
     caption = (
         "Accuracy: share of tokens predicted right before an update. Effective rate: geometric mean over the "
-        "weights that a norm follows; warm-up and cosine are in it."
+        "weights that a norm follows, schedule included."
     )
     return [Figure("language", panels, columns=4, caption=caption)]
 
 
 def table(rows: Rows) -> Html | None:
-    """Accuracy on every eval set: a line for each set and way to count, a column for each arm."""
+    """Results on every eval set: a line for each set and metric, a column for each arm."""
     rows = rows.where(kind="evaluation")
-    arms = [arm for arm in LOOKS if arm in rows.unique("arm")]
+    arms = [arm for arm in STYLES if arm in rows.unique("arm")]
     body = [
         [f"{name}, {words}", *(_cell(rows.where(eval_set=name, arm=arm), key) for arm in arms)]
         for name in rows.unique("eval_set")
@@ -61,15 +63,6 @@ def table(rows: Rows) -> Html | None:
     )
 
 
-def missing(rows: Rows) -> list[str]:
-    """Arms that have no rows."""
-    return lacking(rows, arm_names(ARMS[:3]))
-
-
-def _cell(rows: Rows, key: str) -> str:
-    times = 1 if key == "loss" else 100
-    values = times * np.array([value for value in rows.values(key) if value is not None], float)
-    if not len(values):
-        return "–"
-    spread = f" ({values.std(ddof=1):.2f})" if len(values) > 1 else ""
-    return f"{values.mean():.2f}{spread}"
+def _cell(rows: Rows, metric: str) -> str:
+    values = np.array([value for value in rows.values(metric) if value is not None], float)
+    return mean_and_std(values if metric == "loss" else 100 * values)

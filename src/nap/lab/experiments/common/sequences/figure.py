@@ -1,4 +1,4 @@
-"""How the arms of the transformer experiments look."""
+"""Line styles of the arms of the transformer experiments."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from nap.lab.loops.language.settings import (
     PROJECTION_ONLY,
     with_weight_decay,
 )
-from nap.lab.report.style import BLACK, BLUE, DASHED, DOTTED, GREEN, ORANGE, PURPLE, SKY, VERMILION, Look
+from nap.lab.report import style
+from nap.lab.report.style import BLACK, BLUE, DASHED, DOTTED, GREEN, ORANGE, PURPLE, SKY, LineStyle
 
-LOOKS = {
-    BASELINE.name: Look(VERMILION),
-    PROJECTION_ONLY.name: Look(ORANGE),
-    NORM_ONLY.name: Look(BLUE),
-    NAP.name: Look(GREEN, width=2.2),
-    NAP_NO_SCALE.name: Look(GREEN, DASHED),
-    NORM_ONLY_RMS.name: Look(BLUE, DOTTED),
-    NAP_RMS.name: Look(GREEN, DOTTED),
-    with_weight_decay(0.01).name: Look(SKY, DASHED),
-    with_weight_decay(0.1).name: Look(PURPLE, DASHED),
-    with_weight_decay(1.0).name: Look(BLACK, DASHED),
+STYLES = {
+    BASELINE.name: style.BASELINE,
+    PROJECTION_ONLY.name: LineStyle(ORANGE),
+    NORM_ONLY.name: style.NORM,
+    NAP.name: style.NAP,
+    NAP_NO_SCALE.name: LineStyle(GREEN, DASHED),
+    NORM_ONLY_RMS.name: LineStyle(BLUE, DOTTED),
+    NAP_RMS.name: LineStyle(GREEN, DOTTED),
+    with_weight_decay(0.01).name: LineStyle(SKY, DASHED),
+    with_weight_decay(0.1).name: LineStyle(PURPLE, DASHED),
+    with_weight_decay(1.0).name: LineStyle(BLACK, DASHED),
 }
