@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import nap
+from nap.projection.misuse import MisuseWarning
 
 X = torch.linspace(-2, 2, 24).sin().reshape(3, 8)
 
@@ -73,7 +74,7 @@ def test_steps_in_two_halves_are_noticed_once_and_the_way_out_works() -> None:
     model, optimizer = small()
     projector = nap.Projector(model).attach(optimizer)
     message = r"0\.weight moved .* SAM\.step was not called .*attach\(optimizer\.base_optimizer\)"
-    with pytest.warns(UserWarning, match=message) as seen:
+    with pytest.warns(MisuseWarning, match=message) as seen:
         train_in_halves(model, optimizer, 6)
     assert len(seen) == 1
     assert set(projector.updates.values()) == {0}
@@ -82,6 +83,21 @@ def test_steps_in_two_halves_are_noticed_once_and_the_way_out_works() -> None:
     train_in_halves(model, optimizer, 6)
     assert set(projector.updates.values()) == {6}
     assert projector.norm_ratios() == pytest.approx(dict.fromkeys(projector.norm_ratios(), 1.0), abs=1e-6)
+
+
+def test_another_optimizer_in_the_place_of_the_attached_one_is_noticed() -> None:
+    model, first = small()
+    nap.Projector(model).attach(first.base_optimizer)
+    second = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def train() -> None:
+        for _ in range(8):
+            backward(model)
+            second.step()
+
+    with pytest.warns(MisuseWarning, match=r"another optimizer moves them") as seen:
+        train()
+    assert len(seen) == 1
 
 
 def test_a_step_with_a_closure_is_followed() -> None:

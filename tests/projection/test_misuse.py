@@ -122,7 +122,7 @@ class ScheduleFree(torch.optim.SGD):
 
 def test_schedule_free_optimizers_are_warned_of() -> None:
     model = converted()
-    with pytest.warns(MisuseWarning, match=r"ScheduleFree evaluates at an average.*projector.project_"):
+    with pytest.warns(MisuseWarning, match=r"ScheduleFree keeps a second set.*without optimizer.eval\(\)"):
         nap.Projector(model).attach(ScheduleFree(model.parameters()))
 
 

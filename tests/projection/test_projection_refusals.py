@@ -46,6 +46,7 @@ def wrong(**options: Any) -> Projector:
         (lambda: Projector(net(), exclude=[nn.Linear(2, 2)]), "this Linear matches no parameter"),
         (lambda: Projector(net(), exclude=[nn.Parameter(torch.ones(2))]), "this Parameter matches no"),
         (lambda: Projector(net(), exclude=[""]), "no parameter of the model is left to project"),
+        (lambda: Projector(nn.LayerNorm(4)), r"none of the model's 2 parameters is projected.*quantised"),
         (lambda: Projector(net(), output="free"), r"never traced.*nap\.normalize_.*exclude"),
         (lambda: Projector(net(), affine="joint"), r"1\.weight.*never traced.*nap\.normalize_.*'decay'"),
         (

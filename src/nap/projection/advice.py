@@ -33,9 +33,10 @@ def _limit(kind: Which, table: WeightTable) -> float:
 
 def _line(kind: Which, names: list[str], sizes: Sizes) -> str:
     found = sorted(sizes.size(name) for name in names)
-    share = f"{found[0]:.2g}" if len(found) == 1 else f"{found[0]:.2g} to {found[-1]:.2g}"
-    ways = f"let it grow with {kind}='grow' or {kind}='free'"
+    share = " to ".join(dict.fromkeys(f"{size:.2g}" for size in (found[0], found[-1])))
+    it, stays = ("it", "stays") if len(names) == 1 else ("them", "stay")
+    ways = f"let {it} grow with {kind}='grow' or {kind}='free'"
     return (
-        f"{', '.join(shortened(names))}: pinned at {share} of the fan-in radius, and stays so small "
-        f"({_COST[kind]}); {ways}, or give it a gain with nap.normalize_(model, args, gains='small')"
+        f"{', '.join(shortened(names))}: pinned at {share} of the fan-in radius, and {stays} so small "
+        f"({_COST[kind]}); {ways}, or give {it} a gain with nap.normalize_(model, args, gains='small')"
     )

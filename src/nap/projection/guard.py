@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nap.projection.misuse import MisuseWarning
+
 _PATIENCE = 4  # backward passes in a row that found a weight moved, with no step in between
 
 
@@ -73,17 +75,18 @@ class MoveGuard:
             if self._strict:
                 raise ValueError(self._message())
             self._warned = True
-            warnings.warn(self._message(), stacklevel=2)
+            warnings.warn(self._message(), MisuseWarning, stacklevel=2)
 
     def _message(self) -> str:
         kind = type(self._optimizer).__name__
         inner = next((n for n in _INNER if _is_optimizer(getattr(self._optimizer, n, None))), None)
-        way = f"attach the optimizer that takes the steps, attach(optimizer.{inner}), or " if inner else ""
+        way = f"attach(optimizer.{inner}), " if inner else ""
         way += "take Projector(model, update='free', brake=1) and " if self._strict else ""
         return (
             f"{self.name} moved before each of {self._found} backward passes, and {kind}.step was not "
-            f"called in between, so the weights are not projected (an optimizer that steps in two halves, "
-            f"such as SAM, does that); {way}call projector.project_() after each update"
+            "called in between, so the weights are not projected: another optimizer moves them, or this one "
+            f"by other methods than step, as SAM does; {way}attach the one that moves them, or call "
+            "projector.project_() after each update"
         )
 
     def remove(self) -> None:

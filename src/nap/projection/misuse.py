@@ -146,13 +146,14 @@ def _through_moments(optimizer: Any, group: Mapping[str, Any]) -> bool:
 
 
 def _averages(optimizer: Any) -> None:
-    """Schedule-free optimizers: `eval()` puts an average of weights into the model."""
+    """Schedule-free optimizers: `eval()` computes weights from a second set, which no projection reaches."""
     if any("train_mode" in group for group in optimizer.param_groups) and hasattr(optimizer, "eval"):
         _warn(
             [],
-            f"{type(optimizer).__name__} evaluates at an average of its weights, which lies inside of the "
-            "sphere, and that average is not projected. After optimizer.eval() evaluate a projected copy: "
-            "copy.deepcopy(model), then projector.project_(that copy)",
+            f"{type(optimizer).__name__} keeps a second set of weights, which is not projected: those that "
+            "optimizer.eval() puts into the model are wrong. Evaluate at the weights that it trains, without "
+            "optimizer.eval(); or take another optimizer, and for an average of weights "
+            "torch.optim.swa_utils.AveragedModel with projector.project_(average)",
         )
 
 

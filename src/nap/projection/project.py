@@ -70,6 +70,7 @@ class Projector:
             less lets norms grow more slowly, 0 does nothing. Moves towards the radius are free.
 
     A copied or unpickled one goes with its own copy of the model and is attached to no optimizer.
+
     >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.LayerNorm(2))
     >>> _ = model[0].weight.data.fill_(1.0)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -118,7 +119,7 @@ class Projector:
         ndims = {name: parameter.ndim for name, parameter in parameters.items()}
         plan = decide(table, self._sizes, ndims, left_out, per=per, policies=self._policies, affine=affine)
         plan, self._noise_pairs = with_noise(plan, table, parameters, noise)
-        refusals.check_fit(plan, self._policies)
+        refusals.check_fit(plan, self._policies, excluded=bool(left_out))
         self._pairs = pairs_of([table[name] for name in plan.names("joint", "decay")])
         self._members = {name: table[name].stacked for pair in self._pairs for name in pair if name}
         if affine == "joint":

@@ -60,11 +60,13 @@ def readable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return parameters
 
 
-def check_fit(plan: ProjectionPlan, policies: Policies) -> None:
+def check_fit(plan: ProjectionPlan, policies: Policies, *, excluded: bool) -> None:
     """Refuse a plan that would do nothing, or guess at the output layer, the tables or the branches."""
-    acted = plan.names("project", "grow", "joint", "decay")
-    if not acted:
-        refuse([], "no parameter of the model is left to project", "exclude less")
+    if not plan.names("project", "grow", "joint", "decay"):
+        if excluded:
+            refuse([], "no parameter of the model is left to project", "exclude less")
+        why = f"none of the model's {len(plan.rows)} parameters is projected (print nap.weight_groups(model))"
+        refuse([], why, "build the Projector before layers are quantised, or with other policies")
     untraced = [row.name for row in plan.rows if row.role is Role.WEIGHT and row.action != "free"]
     what = {"output": "the output layer", "embeddings": "a table", "branches": "the end of a branch"}
     for option, choice in policies.chosen().items():

@@ -20,7 +20,8 @@ class ChangeDetector:
 
     A running mean and deviation say what is usual; excess over the mean, less an allowance, adds up, and a
     sum above the threshold is a change. Both are in standard deviations of the recent loss. After a change
-    it learns anew what is usual. A loss that falls never triggers it.
+    it learns anew what is usual. A loss that falls never triggers it. One with rare large values, as in
+    reinforcement learning, does: hand over its logarithm.
 
     Args:
         memory: updates that the running mean and deviation look back over.
