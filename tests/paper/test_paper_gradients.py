@@ -41,11 +41,13 @@ def test_section_2_2_gradients_scale_inversely(c):
 @quick
 @given(c=scales, lr=st.floats(1e-4, 1.0))
 def test_definition_1(update, c, lr):
-    """A step η from θ computes what a step η̃ from θ/‖θ‖ does."""
+    """A step η from θ computes what a step η̃ from θ/‖θ‖ does; a relative step has η̃ = η."""
 
     def step(theta: Tensor, rate: float) -> Tensor:
         g = grad(scale_invariant, theta)
-        return theta + rate * (g if update is Update.RAW else g / g.norm())
+        direction = g / g.norm()
+        steps = {Update.RAW: g, Update.NORMALISED: direction, Update.RELATIVE: theta.norm() * direction}
+        return theta + rate * steps[update]
 
     torch.manual_seed(1)
     theta = c * torch.randn(35)
