@@ -1,8 +1,8 @@
 """MkDocs hook: a link to what lies outside of docs/ leads to a page that shows it; `>>>` is a session.
 
-PAPER.md, CONTRIBUTING.md and CHANGELOG.md are pages of the site; a source file gets a page of its own when
-some page links to it. So the same link works in the repository and on the site. Sessions are marked as such, so
-that the style sheet can leave prompts and outputs out of what the copy button takes.
+PAPER.md, CONTRIBUTING.md and CHANGELOG.md are pages of the site; a source file gets a page when another page
+links to it. So one link works in the repository and on the site. Python sessions get a CSS class, so that the
+copy button leaves out prompts and outputs.
 """
 
 from __future__ import annotations

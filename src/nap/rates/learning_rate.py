@@ -26,7 +26,7 @@ Number = TypeVar("Number", float, Tensor)
 
 
 class Update(StrEnum):
-    """What an optimizer adds to the weights: the two cases of Definition 1, and steps relative to the norm."""
+    """What an optimizer adds to the weights: the two cases of Definition 1, and relative steps."""
 
     RAW = "raw"  # the gradient, or a running sum of gradients
     NORMALISED = "normalised"  # steps whose length does not depend on that of the gradient
