@@ -58,12 +58,10 @@ class Projector:
         every: project after every so many real updates.
         per: "tensor": one norm a weight, the symmetry of LayerNorm; "row": one for each output feature,
             the symmetry of BatchNorm. Stacked experts have a norm each either way.
-        output: "project", "grow" (free up to the fan-in radius) or "free"; None for the default above. A
-            layer with a gain from step 1 (`gains="small"`) is projected by default.
+        output: "project", "grow" (up to the fan-in radius), "free"; None: as above, or "project" with a gain.
         embeddings: the same for look-up tables.
         branches: the same for the last matrix of each residual branch.
-        decay: how far "decay" pulls at each projection, 1 − α in the paper's U_decay; 1e-3 halves the
-            distance from (1, 0) in some 700 projections.
+        decay: 1 − α in the paper's U_decay; 1e-3 halves the distance from (1, 0) in some 700 projections.
         exclude: names of parameters or modules, or these themselves; left free.
         update: "free": the optimizer's step as it is. "relative": each weight that has a radius moves by
             lr·ρ in the direction of that step, W ← ρ·norm(W + lr·ρ·norm(u)), so that the learning rate is
