@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_a_table_in_a_terminal(
     file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    doctor.show(doctor.look_at(f"{file}:make_dead"), as_json=False)
+    doctor.show(doctor.diagnose_target(f"{file}:make_dead"), as_json=False)
     out = capsys.readouterr().out
     assert "likely reason" in out
     assert "what to try" in out
@@ -153,11 +154,11 @@ def test_logs_of_all_kinds_say_the_same(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
     WRITERS[name](folder / name)
-    (found,) = doctor.look_at(str(folder)).values()
+    (found,) = doctor.diagnose_target(str(folder)).values()
     (finding,) = found.findings
     assert finding.measure == "90% of the units of 1 are 0 on every input (limit 50%), since step 200"
     if name != "events":
-        assert doctor.look_at(str(folder / name))[""].findings == (finding,)
+        assert doctor.diagnose_target(str(folder / name))[""].findings == (finding,)
 
 
 def lab_row(arm: str, seed: int, task: int, **numbers: Any) -> dict[str, Any]:
@@ -191,6 +192,46 @@ def test_rows_of_single_layers_become_rates() -> None:
         {"arm": "NaP", "seed": 0, "frames": 100, "kind": "episode", "score": 1.0},
     ]
     assert logs._of_lab(rows) == {("NaP", "0"): [{"frames": 100, "rate/conv": 0.1}]}
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+ODD_LOGS = {
+    "deep.json": DEEP,
+    "deep.jsonl": '{"loss": 1}\n' + DEEP + "\n",
+    "huge.json": '[{"loss": ' + "9" * 400 + "}]",
+    "mixed.jsonl": '{"step": 1, "loss": 1}\n{"step": "two", "loss": 2}\n{"step": null, "loss": 2}\n',
+    "quote.csv": '"' + "a" * 200_000,
+    "latin.csv": "caf\xe9\n1\n",
+}
+
+
+@pytest.mark.parametrize("name", ODD_LOGS)
+def test_no_log_ends_in_a_traceback(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / name).write_bytes(ODD_LOGS[name].encode("latin-1"))
+    for target in (folder / name, folder):
+        assert printed(capsys, str(target))[0] in (OK, PROBLEMS, BAD_USAGE)
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "a.jsonl", "rows.jsonl", "events.out.tfevents.1"])
+def test_a_pipe_or_a_device_is_no_log(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / name)
+    for target in (tmp_path, tmp_path / name, Path("/dev/zero")):
+        code, _, error = printed(capsys, str(target))
+        assert (code, "no file" in error or f"no {name}" in error) == (BAD_USAGE, True), error
+
+
+@pytest.mark.parametrize("batch", ["torch.randn(64, 5)", "{'zzz': torch.randn(64, 8)}"])
+def test_a_model_that_fails_on_its_batch_is_bad_usage(
+    batch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = SOURCE + f"\ndef broken():\n    return *parts()[:2], {batch}\n"
+    source += "\ndef broken_loss():\n    return *parts(), lambda output: 1 / 0\n"
+    (tmp_path / "train.py").write_text(source)
+    for name in ("broken", "broken_loss"):
+        code, _, error = printed(capsys, f"{tmp_path / 'train.py'}:{name}")
+        assert (code, "fails on its batch" in error) == (BAD_USAGE, True)
 
 
 def test_help_answers_without_torch() -> None:

@@ -1,4 +1,4 @@
-"""Rows as TensorBoard sees them: a run per arm, a chart per metric and seed."""
+"""Writes rows for TensorBoard: a run for each arm, a chart for each metric and seed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-NO_METRICS = {"seed", "task", "step", "step_in_task", "index"}  # numbers that say where, not how much
+NO_METRICS = {"seed", "task", "step", "step_in_task", "index"}
 
 
 class Board:
     """Event files in `folder`, with the tags `metric/seed k`, so that arms share a chart.
 
-    The files follow from the rows: each sitting writes those of earlier sittings anew, so a resumed run
-    has every point once, also those of sittings without TensorBoard.
+    A resumed run writes all rows of earlier sessions again, so each point is there once.
     """
 
     def __init__(self, folder: Path, earlier: Iterable[Mapping[str, Any]] = ()):
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise ValueError(f"{folder} is no folder of event files; remove it, or leave out --tensorboard")
         shutil.rmtree(folder, ignore_errors=True)
         self._folder = folder
         self._writers: dict[str, SummaryWriter] = {}
@@ -36,7 +37,7 @@ class Board:
             writer.close()
 
     def add(self, new: Iterable[Mapping[str, Any]]) -> None:
-        """Log rows; those with a `kind` of their own are for figures, and left out."""
+        """Log rows; those with a `kind` are for figures, and left out."""
         for row in new:
             if "kind" in row:
                 continue
@@ -53,7 +54,7 @@ class Board:
 
 
 def metrics(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a row that were measured.
+    """The measured numbers of a row.
 
     >>> metrics({"arm": "NaP", "seed": 0, "task": 3, "nap": True, "loss": 0.5, "rank": None})
     {'loss': 0.5}

@@ -1,4 +1,4 @@
-"""`nap doctor`: diagnoses what a factory returns, or what lies in a log or in folders of runs."""
+"""`nap doctor`: diagnoses the model of a factory, a log, or folders of runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nap.diagnostics.doctor import Diagnosis, Finding, diagnose, diagnose_log
 from nap.inspection import build
 from nap.lab import logs
 
-Found = Mapping[str, Diagnosis]  # by what was looked at; "" where that is one thing
+Diagnoses = Mapping[str, Diagnosis]  # by arm or log; "" if there is only one
 
 
-def look_at(target: str) -> Found:
+def diagnose_target(target: str) -> Diagnoses:
     """The diagnoses of FILE.py:FACTORY, of a log file, or of a folder with logs or runs."""
     file, colon, name = target.rpartition(":")
     if colon and file.endswith(".py") and name:
@@ -47,7 +47,16 @@ def _of_factory(returned: Any, target: str) -> Diagnosis:
         raise ValueError(
             f"the batch of {target} is a {type(batch).__name__}; give a tensor, a tuple or a dict"
         )
-    return diagnose(model, optimizer, args, kwargs, loss=rest[0] if rest else None)
+    try:
+        return diagnose(model, optimizer, args, kwargs, loss=rest[0] if rest else None)
+    except ValueError:
+        raise
+    except Exception as error:  # of the user's model or loss
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"the model or the loss of {target} fails on its batch ({type(error).__name__}: {reason}); "
+            "return a batch that the model takes, and a loss that takes its output"
+        ) from error
 
 
 def _over_seeds(found: list[Diagnosis]) -> Diagnosis:
@@ -67,8 +76,8 @@ def _over_seeds(found: list[Diagnosis]) -> Diagnosis:
     return Diagnosis(findings, found[0].not_looked_at, found[0].numbers)
 
 
-def show(found: Found, *, as_json: bool) -> None:
-    """Prints them: a table in a terminal, text elsewhere, or JSON."""
+def show(found: Diagnoses, *, as_json: bool) -> None:
+    """Print diagnoses: a table in a terminal, text elsewhere, or JSON."""
     if as_json:
         bodies = {label: one.to_json() for label, one in found.items()}
         print(json.dumps(bodies[""] if set(bodies) == {""} else bodies, indent=2))

@@ -1,8 +1,7 @@
-"""Files in folders that others may have filled: read only where they are files, replaced whole.
+"""Reading and writing files in folders that somebody else may have filled, or that a crash left half done.
 
-A results folder may come from somebody else, or from a disk that failed. A named pipe would make a reader
-wait for ever, and a symbolic link would have a run write into a file elsewhere. Whoever reads a file while it
-is replaced, or after a crash, sees the old or the new one.
+A results folder may come from another person. Reading a named pipe in it would block for ever, and writing
+through a symbolic link would change a file elsewhere, so both are refused. Files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-PARTIAL = ".partial"  # ending of a file that is being written
+PARTIAL = ".partial"  # suffix of a file that is being written
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -26,19 +25,19 @@ _KINDS = (
 
 
 class NotAFile(ValueError):
-    """Something else lies where a file belongs; says what, and the way out."""
+    """There is a folder, pipe, socket, device or link where a regular file is expected."""
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file lies there, or a link to one, that can be read without waiting for anybody."""
+    """Whether a regular file, or a link to one, is there."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
-    except (OSError, ValueError):  # not there, a loop of links, a name that no file can have
+    except (OSError, ValueError):  # missing, a loop of links, a name that no file can have
         return False
 
 
 def content(path: Path) -> bytes:
-    """All bytes of a file; raises `NotAFile` where it is a folder, a named pipe, a device or a socket.
+    """All bytes of a file; raises `NotAFile` for a folder, named pipe, device or socket.
 
     >>> content(Path("/dev/zero"))
     Traceback (most recent call last):
@@ -48,26 +47,34 @@ def content(path: Path) -> bytes:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket
-            raise NotAFile(_reason(path, os.stat(path).st_mode)) from error
+            raise _not_a_file(path, os.stat(path).st_mode) from error
         raise
     with open(handle, "rb") as file:
         if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
-            raise NotAFile(_reason(path, mode))
+            raise _not_a_file(path, mode)
         return file.read()
 
 
+def parse_json(text: bytes | str) -> Any:
+    """The value of a JSON text; raises ValueError if it is malformed, also if it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def check_no_link(path: Path) -> None:
-    """Refuse what is there and is no file: whoever writes to it would write somewhere else."""
+    """Raise `NotAFile` if the path exists and is not a regular file: writing to it would write elsewhere."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return
     if not stat.S_ISREG(mode):
-        raise NotAFile(_reason(path, mode))
+        raise _not_a_file(path, mode)
 
 
 def opened(path: Path, mode: str, **options: Any) -> IO[Any]:
-    """As `open`, for writing: nothing but a file, and not through a link, whenever that was put there."""
+    """`open` for writing that accepts regular files only and follows no symbolic link."""
     check_no_link(path)
 
     def opener(name: str, flags: int) -> int:
@@ -76,13 +83,13 @@ def opened(path: Path, mode: str, **options: Any) -> IO[Any]:
     return open(path, mode, opener=opener, **options)
 
 
-def _reason(path: Path, mode: int) -> str:
-    kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "a device")
-    return f"{path} is {kind} and no file; remove it, or put the file back"
+def _not_a_file(path: Path, mode: int) -> NotAFile:
+    kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "a device")
+    return NotAFile(f"{path} is {kind} and no file; remove it, or put the file back")
 
 
 def expanded(path: Path | str) -> Path:
-    """The path with ~ and ~user filled in; ValueError where there is no such user."""
+    """The path with ~ and ~user expanded; ValueError if there is no such user."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -91,9 +98,9 @@ def expanded(path: Path | str) -> Path:
 
 @contextmanager
 def atomic_write(path: Path, *, keep: Path | None = None) -> Iterator[IO[bytes]]:
-    """A file to write; at the end it becomes `path`, whole and on disk, or nothing of it remains.
+    """A file to write to, which replaces `path` at the end of the block; after an error nothing remains.
 
-    `keep` is where the present `path` goes. Between the two renames only `keep` exists, and it is good.
+    With `keep`, the previous content of `path` is moved there. Between the two renames only `keep` exists.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "numbers"
@@ -116,7 +123,11 @@ def atomic_write(path: Path, *, keep: Path | None = None) -> Iterator[IO[bytes]]
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)  # a rename is durable only once its folder is on disk
+    finally:
+        os.close(handle)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -128,16 +139,18 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def disk_errors_named(path: Path, size: int) -> Iterator[None]:
-    """An error of the disk, inside, says which file was not written and how much room it needs."""
+    """Re-raise disk errors with the name of the file and the space that it needs."""
     try:
         yield
     except (OSError, RuntimeError) as error:
-        reason = _disk_error(error)
-        if reason is None:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):  # torch wraps the system's error
+            cause = cause.__context__
+        if cause is None:
             raise
         raise OSError(
-            reason.errno,
-            f"{path} was not saved: {reason.strerror or reason}; it needs {readable(size)}, and what was "
+            cause.errno,
+            f"{path} was not saved: {cause.strerror or cause}; it needs {readable(size)}, and what was "
             f"saved before is as it was. Make room, then run again to resume",
         ) from error
 
@@ -151,19 +164,3 @@ def readable(size: int) -> str:
         if size >= unit:
             return f"{size / unit:.1f} {name}"
     return f"{size / 1e3:.1f} kB"
-
-
-def _disk_error(error: BaseException | None) -> OSError | None:
-    """The system's error behind `error`: torch's writer raises one of its own on top of it."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__context__
-    return error
-
-
-def _sync_folder(folder: Path) -> None:
-    """A rename is on disk only once its folder is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

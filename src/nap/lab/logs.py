@@ -1,24 +1,25 @@
-"""Reading logs of training as rows: of the lab, CSV, JSON, JSON lines, and TensorBoard's event files."""
+"""Training logs as rows: of the lab, CSV, JSON, JSON lines, and TensorBoard event files."""
 
 from __future__ import annotations
 
 import csv
-import json
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from nap.lab import files
 from nap.lab import rows as lab_rows
 
 Row = dict[str, Any]
-Logs = dict[tuple[str, str], list[Row]]  # (what, seed) → rows, oldest first
-_WHAT = ("run", "arm", "game", "method", "batch_size", "learning_rate_set")
+Logs = dict[tuple[str, str], list[Row]]  # (label, seed) → rows, oldest first
+_LABELS = ("run", "arm", "game", "method", "batch_size", "learning_rate_set")
 EVENTS = "events.out.tfevents"
 _KNOWN = (lab_rows.FILE_NAME, "metrics.csv", "progress.csv", "trainer_state.json")
 
 
 def read(path: Path) -> Logs:
-    """The rows of a file or folder; of runs of the lab apart by arm and seed."""
+    """The rows of a log file or of a folder of logs; runs of the lab are separated by arm and seed."""
     if path.is_dir():
         return _folder(path)
     if path.name == lab_rows.FILE_NAME:
@@ -29,42 +30,51 @@ def read(path: Path) -> Logs:
 def _folder(path: Path) -> Logs:
     if any(path.rglob(lab_rows.FILE_NAME)):
         return _of_lab(lab_rows.read(path))
-    files = [f for name in _KNOWN for f in path.rglob(name)]
-    files += [f for f in path.rglob("*") if EVENTS in f.name or f.suffix == ".jsonl"]
-    if not files:
+    found = {f for name in _KNOWN for f in path.rglob(name)}
+    found |= {f for f in path.rglob("*") if EVENTS in f.name or f.suffix == ".jsonl"}
+    if not found:
         raise ValueError(
             f"{path} holds no log that nap reads: no {', '.join(_KNOWN)}, *.jsonl or TensorBoard events"
         )
     logs: Logs = {}
-    for file in sorted(set(files)):
-        label = "" if len(files) == 1 else str(file.parent.relative_to(path))
+    for file in sorted(found):
+        label = "" if len(found) == 1 else str(file.parent.relative_to(path))
         logs.setdefault((label if label != "." else file.name, ""), []).extend(_file(file))
-    return {key: _in_order(found) for key, found in logs.items()}
+    return {key: _sorted(rows) for key, rows in logs.items()}
 
 
 def _file(path: Path) -> Iterator[Row]:
     if EVENTS in path.name:
         yield from _events(path)
     elif path.suffix == ".csv":
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                yield {key: number for key, text in row.items() if (number := _number(text)) is not None}
+        try:
+            for row in csv.DictReader(io.StringIO(_text(path), newline="")):
+                yield {key: number for key, cell in row.items() if (number := _number(cell)) is not None}
+        except csv.Error as error:
+            raise ValueError(f"{path} is no CSV file ({error})") from error
     else:
         yield from _json(path)
 
 
-def _number(text: Any) -> float | None:
-    """A cell as a number; None where it is empty or a word."""
+def _text(path: Path) -> str:
     try:
-        return float(text)
+        return files.content(path).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not in UTF-8 ({error})") from error
+
+
+def _number(cell: Any) -> float | None:
+    """A cell as a number; None if it is empty or a word."""
+    try:
+        return float(cell)
     except (TypeError, ValueError):
         return None
 
 
 def _json(path: Path) -> Iterable[Row]:
-    text = path.read_text("utf-8")
+    text = _text(path)
     try:
-        found = json.loads(text)
+        found = files.parse_json(text)
     except ValueError:
         found = [_line(path, n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
     if isinstance(found, Mapping):
@@ -76,7 +86,7 @@ def _json(path: Path) -> Iterable[Row]:
 
 def _line(path: Path, number: int, text: str) -> Any:
     try:
-        return json.loads(text)
+        return files.parse_json(text)
     except ValueError as error:
         raise ValueError(
             f"{path} line {number} is no JSON ({error}); nap reads CSV, JSON, JSON lines and event files"
@@ -86,30 +96,33 @@ def _line(path: Path, number: int, text: str) -> Any:
 def _events(path: Path) -> list[Row]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    if not files.is_file(path):
+        raise ValueError(f"{path} is no file; remove it")
     reader = EventAccumulator(str(path), size_guidance={"scalars": 0})
     reader.Reload()
-    return _in_order(
+    return _sorted(
         {"step": event.step, tag: event.value}
         for tag in reader.Tags()["scalars"]
         for event in reader.Scalars(tag)
     )
 
 
-def _in_order(found: Iterable[Row]) -> list[Row]:
-    """By their steps, where all have one."""
-    listed = list(found)
-    return sorted(listed, key=lambda row: row["step"]) if all("step" in row for row in listed) else listed
+def _sorted(rows: Iterable[Row]) -> list[Row]:
+    """Sorted by step, if every row has one that is a number."""
+    listed = list(rows)
+    numbered = all(isinstance(row.get("step"), int | float) for row in listed)
+    return sorted(listed, key=lambda row: row["step"]) if numbered else listed
 
 
-def _of_lab(found: Iterable[Row]) -> Logs:
+def _of_lab(rows: Iterable[Row]) -> Logs:
     logs: Logs = {}
-    for row in found:
+    for row in rows:
         if row.get("kind") not in (None, "layer"):
             continue
-        label = ", ".join(str(row[key]) for key in _WHAT if row.get(key) not in (None, ""))
+        label = ", ".join(str(row[key]) for key in _LABELS if row.get(key) not in (None, ""))
         numbers = dict(row)
         if row.get("kind") == "layer":
             rate, step = row.get("effective_rate"), {str(k): row[k] for k in ("frames", "step") if k in row}
-            numbers = {**step, f"rate/{row['layer']}": rate} if rate is not None else {}
+            numbers = {**step, f"rate/{row.get('layer')}": rate} if rate is not None else {}
         logs.setdefault((label, str(row.get("seed", ""))), []).append(numbers)
     return logs

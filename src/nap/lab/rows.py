@@ -16,7 +16,7 @@ from typing import Any, overload
 import numpy as np
 
 from nap.lab import aliases
-from nap.lab.files import check_no_link, content, is_file, opened
+from nap.lab.files import check_no_link, content, is_file, opened, parse_json
 
 FILE_NAME = "rows.jsonl"
 Row = dict[str, Any]
@@ -197,8 +197,8 @@ def lines(held: bytes) -> Iterator[tuple[int, bytes]]:
 def parsed(text: bytes) -> Row:
     """A line as a row, under the names that it has there; raises ValueError where it is none."""
     try:
-        row = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        row = parse_json(text)
+    except ValueError as error:
         raise ValueError(f"is no JSON ({error}); was the file edited?") from None
     if not isinstance(row, dict):
         raise ValueError(f"is no JSON object but {text[:40]!r}")

@@ -61,7 +61,14 @@ def diagnose_log(rows: Iterable[Mapping[str, Any]]) -> Diagnosis:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and math.isfinite(_float(value))
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
@@ -70,7 +77,7 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     for column, value in row.items():
         key = known(column)
         if key is not None and (value is None or isinstance(value, int | float)):
-            numbers[key] = math.nan if value is None else float(value)
+            numbers[key] = math.nan if value is None else _float(value)
     return numbers
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import importlib
-import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
 from nap.lab.datasets.store import DataMissing
+from nap.lab.files import parse_json
 
 C4 = "c4"  # 300 GB of web pages: too large to fetch, so it is streamed page by page
 C4_ON_THE_HUB = ("allenai/c4", "en")  # repository and configuration
@@ -63,7 +63,7 @@ def _by_kind(path: Path) -> Iterator[str]:
 
 def _text(line: str, path: Path, number: int) -> str:
     try:
-        text = json.loads(line)["text"]
+        text = parse_json(line)["text"]
     except (ValueError, KeyError, TypeError):
         text = None
     if not isinstance(text, str):

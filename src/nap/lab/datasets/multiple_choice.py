@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nap.lab.datasets.store import paths
+from nap.lab.files import parse_json
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def read(kind: str, path: Path | None = None) -> list[Question]:
             if not text.strip():
                 continue
             try:
-                line = json.loads(text.decode())
+                line = parse_json(text.decode())
                 if "doc" in line:
                     if line["native_id"] in seen:
                         continue

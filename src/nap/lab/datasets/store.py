@@ -16,7 +16,7 @@ from typing import Any
 
 from nap.lab.datasets.catalog import DATA_SETS, find
 from nap.lab.datasets.dataset import DataSet, File
-from nap.lab.files import expanded
+from nap.lab.files import expanded, parse_json
 
 RECORD = "verified.json"
 
@@ -140,7 +140,7 @@ def _stamp(file: File, path: Path) -> list[Any]:
 
 def _record(where: Path) -> dict[str, Any]:
     try:
-        found = json.loads((where / RECORD).read_text("utf-8"))
+        found = parse_json((where / RECORD).read_bytes())
     except (OSError, ValueError):  # none yet, or torn: everything is hashed again
         return {}
     return found if isinstance(found, dict) else {}

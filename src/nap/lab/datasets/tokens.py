@@ -154,11 +154,11 @@ def read(path: Path) -> TokenFile:
     One that is older than these hashes is taken as it is this time, and its hash is noted.
     """
     try:
-        about = json.loads(files.content(_description(path)))
+        about = files.parse_json(files.content(_description(path)))
         size = path.stat().st_size
     except FileNotFoundError as error:
         raise TokensMissing(f"{path} and its description are not there; make them again") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise TokensDamaged(f"{path} and its description cannot be read: {error}; make them again") from error
     if not (isinstance(about, dict) and _is_count(about.get("count")) and _is_count(about.get("vocabulary"))):
         raise TokensDamaged(f"{_description(path)} does not say how many tokens there are; make it again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Generator
 
-from nap.lab import aliases
+from nap.lab import aliases, files
 from nap.lab.files import write_json
 from nap.lab.loops.rainbow.evaluation import greedy
 from nap.lab.loops.rainbow.games import Games, make
@@ -67,7 +66,7 @@ def play(folder: Path, *, game: str = "", steps: int = 500, seed: int = 0) -> li
 def agent_of(folder: Path) -> AgentRun:
     """The agent whose run lies in a folder."""
     try:
-        about: Mapping[str, Any] = json.loads((folder / "config.json").read_bytes())
+        about: Mapping[str, Any] = files.parse_json(files.content(folder / "config.json"))
         config = dict(aliases.config(about["config"], experiment=str(about.get("experiment"))))
         return AgentRun(
             variant=RainbowArm(**config.pop("variant")),

@@ -149,7 +149,7 @@ def _check_results(groups: Mapping[str, Sensitivity]) -> None:
 def read(path: Path, experiment: Experiment, scale: str) -> Tuned:
     """The rates of a file, for this experiment and scale."""
     try:
-        content = json.loads(files.content(path))
+        content = files.parse_json(files.content(path))
         results = {
             name: {float(rate): tuple(values) for rate, values in of.items()}
             for name, of in content["results"].items()
@@ -165,7 +165,7 @@ def read(path: Path, experiment: Experiment, scale: str) -> Tuned:
         goal = content["goal"]
     except OSError as error:
         raise ValueError(f"--tuned {path}: {error.strerror}; nap tune writes such a file") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"--tuned {path} is no file that nap tune wrote: {error!r}") from error
     if not finished:
         raise ValueError(f"--tuned {path}: this tuning is not finished; run the same nap tune again")

@@ -24,6 +24,8 @@ def command(directory: Path | str, out: Path | str | None = None) -> Path:
         raise ValueError(f"{directory} is no folder; name one that `nap run` wrote to, for example results")
     target = directory if out is None else Path(out)
     target = target / FILE_NAME if target.is_dir() else target
+    if target.exists() and not target.is_file():
+        raise ValueError(f"{target} is no file that a report can replace; name another one with --out")
     tunings = find(directory.resolve())
     text = page(find_groups(directory.resolve(), without_tuning=bool(tunings)), tunings)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -140,11 +139,11 @@ def _numbers_only(row: rows_of.Row) -> rows_of.Row:
 
 def _read_json(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        content = json.loads(files.content(path))
+        content = files.parse_json(files.content(path))
     except FileNotFoundError:
         problems.append(f"{path.name} is missing")
         return {}
-    except (OSError, RecursionError, ValueError) as error:
+    except (OSError, ValueError) as error:
         problems.append(f"{path.name} cannot be read ({error})")
         return {}
     if not isinstance(content, dict):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from nap.lab import files
 from nap.lab.report.markup import Html, element
 from nap.lab.report.page import FILMS
 
@@ -27,7 +27,7 @@ class Film:
 def films_of(folder: Path) -> list[Film]:
     """The films in a run's folder; none where its list cannot be read or names a file that is not there."""
     try:
-        listed = json.loads((folder / FILMS).read_text("utf-8"))
+        listed = files.parse_json(files.content(folder / FILMS))
         films = [
             Film(
                 folder / Path(one["file"]).name,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nap.lab import files
 from nap.lab.experiments import load, modules
 from nap.lab.report.curves import curve
 from nap.lab.report.draw import figure_html
@@ -45,7 +45,7 @@ def find(directory: Path) -> list[Tuning]:
 
 def _read(path: Path, directory: Path) -> Tuning | None:
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = files.parse_json(files.content(path))
         labels = _without_shared_state(content.get("labels", {}))
         results = {
             str(labels.get(name, name)): {
