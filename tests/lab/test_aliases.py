@@ -19,7 +19,7 @@ from nap.lab.cli.main import main, parse_requests
 from nap.lab.cli.options import parse
 from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.tasks import chosen, folder_of
-from nap.lab.launch.run_state import read_state, settings_apart
+from nap.lab.launch.run_state import read_state, setting_differences
 from nap.lab.report.facts import read_run
 from nap.lab.runner import Outcome, RunFolder, run_work
 from tiny_experiment import EXPERIMENT, TinyConfig
@@ -68,7 +68,7 @@ def test_stored_runs_are_those_that_the_same_command_asks_for_today(
     there = [(run, folder_of(run, home)) for run in runs if folder_of(run, home).is_dir()]
     assert len(there) >= 0.7 * len(list(home.rglob("manifest.json")))
     for run, folder in there:
-        assert settings_apart(folder, settings(run, folder), run.config) == []
+        assert setting_differences(folder, settings(run, folder), run.config) == []
         assert read_state(folder).state == "finished"
 
 

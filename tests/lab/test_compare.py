@@ -178,7 +178,7 @@ def test_an_error_in_the_function_ends_it_at_once(tmp_path: Path, capsys: pytest
     assert compare(wrong, out=tmp_path).code == 1
     said = capsys.readouterr().out
     assert said.count("failed: KeyError") == 1
-    assert "No training came to its end" in said
+    assert "No training finished" in said
     assert compare(lambda trial: "good", out=tmp_path / "b").code == 1  # type: ignore[arg-type,return-value]
     assert "the function gave a str" in capsys.readouterr().out
 

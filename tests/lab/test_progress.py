@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from nap.lab.progress import Bars, Lines, Pace, describe, display
+from nap.lab.progress import Bars, Lines, Speed, describe, display
 from tiny_experiment import TinyConfig, TinyWork
 
 
@@ -24,7 +24,7 @@ def test_progress_in_words() -> None:
 
 def test_the_pace_is_that_of_the_last_half_minute_of_this_sitting() -> None:
     now = [0.0]
-    pace = Pace(done=500, clock=lambda: now[0])
+    pace = Speed(done=500, clock=lambda: now[0])
     for second in range(1, 201):  # ten a second at first, then one
         now[0] = float(second)
         rate = pace.measure(500 + min(second, 100) * 10 + max(0, second - 100))

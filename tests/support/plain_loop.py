@@ -149,6 +149,6 @@ def measured(model: nn.Module, optimizer: torch.optim.Optimizer, probe: Tensor) 
         rates = nap.effective_learning_rates(model, optimizer, weights=followed)
         found["effective_rate"] = geometric_mean(rates.values())
     if affine:
-        moved = [parameters[row.name] - float(row.part == "scale") for row in affine]  # from (1, 0)
-        found["affine_drift"] = torch.cat(moved).square().mean().sqrt().item()
+        progressed = [parameters[row.name] - float(row.part == "scale") for row in affine]  # from (1, 0)
+        found["affine_drift"] = torch.cat(progressed).square().mean().sqrt().item()
     return found

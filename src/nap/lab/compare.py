@@ -1,17 +1,20 @@
-"""`nap compare`: a training of one's own, plain, with normalization only, and with NaP.
+"""`nap compare`: a user's own training, plain, with normalization only, and with NaP.
 
-Each arm's learning rate is found on tuning seeds, as `nap tune` does; results are of other seeds, at these
-rates. Runs are folders: what is finished is not run again.
+Each arm's learning rate is chosen on tuning seeds, as by `nap tune`; the results are of other seeds at these
+rates. Finished runs are not repeated.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import torch
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -23,28 +26,31 @@ from nap.lab.experiments.compare import EXPERIMENT
 from nap.lab.experiments.compare.config import ARMS, ArmName, CompareConfig
 from nap.lab.experiments.compare.figure import HEAD, lines
 from nap.lab.experiments.compare.runs import Function, Trial, load, runs
-from nap.lab.experiments.tasks import home, show
+from nap.lab.experiments.running import FAILED, FINE, pick_device, run_all
+from nap.lab.experiments.tasks import Task, home, show
 from nap.lab.experiments.tuned import FILE_NAME, Tuned
-from nap.lab.launch.here import here
-from nap.lab.launch.jobs import jobs
+from nap.lab.launch.jobs import Job, jobs
 from nap.lab.launch.options import TuneOptions
-from nap.lab.launch.tune import Drive, Search, at_an_end, decided, on_engine, searched
+from nap.lab.launch.run_state import read_state
+from nap.lab.launch.tune import Drive, Search, is_at_an_end, on_engine, save_rates, search_rates
 from nap.lab.options import Request
 from nap.lab.rows import Rows
+from nap.lab.runner.distributed import current_group
+from nap.lab.runner.folder import RunFolder
 from nap.lab.runner.run import STOPPED
+from nap.lab.runner.signals import stop_requests
 
 __all__ = ["Comparison", "Trial", "compare"]
-FINISHED, FAILED = 0, 1
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out; `code` is 0 where all is finished, else as that of `nap run`."""
+    """The results; `code` is the exit code of `nap compare`."""
 
     code: int
     folder: Path
-    tuned: Tuned | None = None  # results by learning rate on the tuning seeds
-    rows: Rows = field(default_factory=Rows)  # of the other seeds, at the best rates
+    tuned: Tuned | None = None  # results by learning rate, on the tuning seeds
+    rows: Rows = field(default_factory=Rows)  # at the best rates, of the other seeds
     results: Sequence[Result] = ()  # claims and their evidence
 
 
@@ -61,19 +67,18 @@ def compare(
     report: bool = False,
     **options: object,
 ) -> Comparison:
-    """Train by `function` in each arm over learning rates and seeds, and print which is better.
+    """Call `function` for each arm, learning rate and seed, and print which arm is better.
 
     Args:
-        function: takes a `Trial`, asks it for its optimizer, trains, and returns its result, a number; or
-            yields numbers, whose mean is the result. Or "FILE.py:FUNCTION".
-        rates: learning rates to start from; the search goes on past the ends where an arm's best lies there.
-        seeds: of the results, from 0 on. Global random states are seeded before each call.
-        tuning_seeds: for each rate, from 100 on; results never use them.
-        arms: some of "plain", "norm only" and "NaP", which are all.
-        goal: whether the highest result is the best, or the lowest.
-        engine: "here", one after the other in this process; or on the "local" cores and GPUs, "ray" or
-            "slurm", for functions of a file.
-        options: more options of `nap tune`, such as device="cuda", workers=4, time_limit=600.
+        function: takes a `Trial`, gets its optimizer from it, trains, and returns a number, or yields
+            numbers whose mean is the result. Or "FILE.py:FUNCTION".
+        rates: learning rates to start from; the grid is extended where an arm's best is at its end.
+        seeds: number of seeds of the results, from 0 on; set before each call.
+        tuning_seeds: number of seeds for each rate, from 100 on, which results never use.
+        arms: some of "plain", "norm only" and "NaP"; by default all.
+        engine: "here", one after the other in this process; or "local", "ray" or "slurm", as in
+            `nap sweep`, for a function in a file.
+        options: other options of `nap tune`, such as device="cuda", workers=4, time_limit=600.
     """
     target = function if isinstance(function, str) else ""
     called = load(target) if isinstance(function, str) else function
@@ -90,12 +95,12 @@ def compare(
         **options,  # type: ignore[arg-type]
     )
     settings.check()
-    drive: Drive = here if engine == "here" else on_engine
-    return _compared(config, called, settings, drive)
+    drive: Drive = run_here if engine == "here" else on_engine
+    return _compare(config, called, settings, drive)
 
 
 def _arms(names: Sequence[str] | None) -> tuple[ArmName, ...]:
-    """The arms of these names, in any case."""
+    """The arms of these names, in upper or lower case."""
     known = {arm.lower(): arm for arm in ARMS}
     for name in names or ():
         if name.lower() not in known:
@@ -103,7 +108,7 @@ def _arms(names: Sequence[str] | None) -> tuple[ArmName, ...]:
     return ARMS if not names else tuple(dict.fromkeys(known[name.lower()] for name in names))
 
 
-def _compared(config: CompareConfig, function: Function, options: TuneOptions, drive: Drive) -> Comparison:
+def _compare(config: CompareConfig, function: Function, options: TuneOptions, drive: Drive) -> Comparison:
     assert EXPERIMENT.tuning is not None
     tuning = replace(EXPERIMENT.tuning, goal=config.goal)
     experiment = replace(EXPERIMENT, tuning=tuning, runs=partial(runs, function=function))
@@ -111,31 +116,55 @@ def _compared(config: CompareConfig, function: Function, options: TuneOptions, d
     words += ["--device", options.device, "--seeds", str(config.seeds)]
     request = Request(experiment.name, options, config)
     search = Search(experiment, request, words, tuning)
-    code, found = searched(search, options, drive)
+    code, tuned = search_rates(search, options, drive)
     if code == STOPPED:
-        return Comparison(STOPPED, options.out, found)
-    if not any(group.best(tuning) for group in found.groups.values()):
-        print(f"No training came to its end; the first one's error is in {search.folder}")
-        return Comparison(FAILED, options.out, found)
-    if not decided(found, search.folder):
-        return Comparison(FAILED, options.out, found)
-    at_an_end(found, options)
+        return Comparison(STOPPED, options.out, tuned)
+    if not any(group.best(tuning) for group in tuned.groups.values()):
+        print(f"No training finished; the error of the first one is in {search.folder}")
+        return Comparison(FAILED, options.out, tuned)
+    if not save_rates(tuned, search.folder):
+        return Comparison(FAILED, options.out, tuned)
+    is_at_an_end(tuned, options)
     at_best = replace(options, tuned=search.folder / FILE_NAME)
-    asked = [(found.applied(experiment), replace(request, options=at_best))]
+    requests = [(tuned.applied(experiment), replace(request, options=at_best))]
     words += ["--tuned", str((search.folder / FILE_NAME).absolute())]
-    code = drive("results", jobs(asked, words), at_best)
+    code = drive("results", jobs(requests, words), at_best)
     if code == STOPPED:
-        return Comparison(STOPPED, options.out, found)
-    made = rows.read(home(experiment, at_best))
-    Console().print(_table(made, config))
+        return Comparison(STOPPED, options.out, tuned)
+    results = rows.read(home(experiment, at_best))
+    Console().print(_table(results, config))
     show(options.out, with_report=options.report)
-    return Comparison(code, options.out, found, made, evaluate(made))
+    return Comparison(code, options.out, tuned, results, evaluate(results))
 
 
-def _table(made: Rows, config: CompareConfig) -> Table:
-    shown = Table(title=f"Results: the {config.goal} is the best", box=SIMPLE, padding=(0, 1))
+def _table(results: Rows, config: CompareConfig) -> Table:
+    table = Table(title=f"Results: the {config.goal} is the best", box=SIMPLE, padding=(0, 1))
     for heading in HEAD:
-        shown.add_column(heading, justify="left" if heading == "arm" else "right")
-    for line in lines(made):
-        shown.add_row(*line)
-    return shown
+        table.add_column(heading, justify="left" if heading == "arm" else "right")
+    for line in lines(results):
+        table.add_row(*line)
+    return table
+
+
+def run_here(title: str, todo: Sequence[Job], options: TuneOptions) -> int:
+    """Run the jobs one after the other in this process; stops if the very first of them fails."""
+    device = pick_device(options.device)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    gc.freeze()  # garbage is collected between runs, which need not look at what exists by now
+    with contextlib.ExitStack() as stack, stop_requests(options.time_limit) as stop:
+        stack.callback(gc.unfreeze)
+        tasks = [_open_task(number, job, options, stack) for number, job in enumerate(todo)]
+        begun = any(read_state(job.path).state == "finished" for job in todo)
+        code = FINE
+        for part in [tasks] if begun else [tasks[:1], tasks[1:]]:
+            if part:
+                code = run_all(part, title, device, options, current_group(), stop)
+            if stop.signal is not None or (code == FAILED and not begun and part[:1] == tasks[:1]):
+                break
+    return code
+
+
+def _open_task(number: int, job: Job, options: TuneOptions, stack: contextlib.ExitStack) -> Task:
+    folder = RunFolder.open(job.path, **job.settings(options.scale), start_over=options.force)
+    return Task(number, job.label, job.run, stack.enter_context(folder))

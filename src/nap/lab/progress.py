@@ -1,4 +1,4 @@
-"""How far the runs are: live bars in a terminal, elsewhere a plain line every ten seconds."""
+"""The progress of runs: live bars in a terminal, elsewhere a plain line every ten seconds."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rich.progress import Progress as RichProgress
 if TYPE_CHECKING:
     from nap.lab.runner.work import Work
 
-WINDOW_SECONDS = 30.0  # the rate shown is that of the last half minute
+WINDOW_SECONDS = 30.0  # over which the speed is measured
 LINE_EVERY_SECONDS = 10.0
 
 Clock = Callable[[], float]
 
 
-class Pace:
-    """The recent speed of one run: what it did before this sitting does not count.
+class Speed:
+    """The recent speed of a run, without what it did in earlier sessions.
 
     >>> ticks = iter([0.0, 2.0])
-    >>> pace = Pace(done=100, clock=lambda: next(ticks))
-    >>> pace.measure(110)
+    >>> speed = Speed(done=100, clock=lambda: next(ticks))
+    >>> speed.measure(110)
     5.0
     """
 
@@ -35,7 +35,7 @@ class Pace:
         self._seen: deque[tuple[float, int]] = deque([(clock(), done)])
 
     def measure(self, done: int) -> float:
-        """Units a second over the window, given how many are done now."""
+        """Units per second in the window, given the number done now."""
         now = self._clock()
         self._seen.append((now, done))
         while len(self._seen) > 2 and now - self._seen[1][0] >= WINDOW_SECONDS:
@@ -45,7 +45,7 @@ class Pace:
 
 
 def describe(work: Work, units_per_second: float) -> str:
-    """Units done, model updates a second and time left, in words."""
+    """Units done, model updates per second and time left."""
     parts = [f"{work.done:,}/{work.total:,} {work.unit}"]
     if units_per_second > 0:
         parts.append(f"{units_per_second * work.steps_per_unit:,.0f} model-steps/s")
@@ -64,38 +64,43 @@ def duration(seconds: float) -> str:
 
 
 class Display(Protocol):
-    """What a loop over runs tells the reader."""
+    """Where a loop over runs reports its progress."""
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line."""
 
     def begin(self, run: str) -> None:
         """A run is being prepared."""
 
     def tick(self, work: Work) -> None:
-        """It is ready to start, or to go on, or did some more."""
+        """The run is ready, or did another unit."""
 
     def end(self) -> None:
-        """It ended, one way or another, or was skipped."""
+        """The run ended, or was skipped."""
+
+
+def print_line(console: Console, text: str) -> None:
+    """Print text as it is: no markup, no colours, no wrapping."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 class Lines:
-    """Progress in a log file: a line at most every ten seconds."""
+    """Progress in a log file: at most one line every ten seconds."""
 
     def __init__(self, console: Console, runs: int, clock: Clock = time.monotonic):
         self._console, self._runs, self._clock = console, runs, clock
         self._ended = 0
-        self._pace: Pace | None = None
+        self._speed: Speed | None = None
 
     def say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        print_line(self._console, text)
 
     def begin(self, run: str) -> None:
-        self._run, self._pace, self._last = run, None, self._clock()
+        self._run, self._speed, self._last = run, None, self._clock()
 
     def tick(self, work: Work) -> None:
-        self._pace = self._pace or Pace(work.done, self._clock)
-        rate = self._pace.measure(work.done)
+        self._speed = self._speed or Speed(work.done, self._clock)
+        rate = self._speed.measure(work.done)
         if self._clock() - self._last >= LINE_EVERY_SECONDS:
             self._last = self._clock()
             self.say(f"{self._run} ({self._ended + 1} of {self._runs})  {describe(work, rate)}")
@@ -105,24 +110,24 @@ class Lines:
 
 
 class Bars:
-    """Progress in a terminal: one bar for all runs, one for the present run."""
+    """Progress in a terminal: one bar for all runs, one for the current run."""
 
     def __init__(self, rich: RichProgress, title: str, runs: int):
         self._rich, self._runs, self._ended = rich, runs, 0
         self._all = rich.add_task(title, total=runs, words=f"0/{runs} runs")
         self._task: TaskID | None = None
-        self._pace: Pace | None = None
+        self._speed: Speed | None = None
 
     def say(self, text: str) -> None:
-        self._rich.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        print_line(self._rich.console, text)
 
     def begin(self, run: str) -> None:
-        self._task, self._pace = self._rich.add_task(run, total=None, words="preparing"), None
+        self._task, self._speed = self._rich.add_task(run, total=None, words="preparing"), None
 
     def tick(self, work: Work) -> None:
         assert self._task is not None, "begin a run first"
-        self._pace = self._pace or Pace(work.done)
-        words = describe(work, self._pace.measure(work.done))
+        self._speed = self._speed or Speed(work.done)
+        words = describe(work, self._speed.measure(work.done))
         self._rich.update(self._task, total=work.total, completed=work.done, words=words)
 
     def end(self) -> None:
@@ -133,15 +138,20 @@ class Bars:
             self._task = None
 
 
+def bars(console: Console) -> RichProgress:
+    """Progress bars with a title and the text `words`."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[words]}"))
+    return RichProgress(*columns, console=console, transient=True)
+
+
 @contextmanager
 def display(title: str, runs: int, console: Console | None = None) -> Iterator[Display]:
-    """Bars where someone is watching, lines where nobody is."""
+    """Bars in a terminal, lines elsewhere."""
     console = console or Console()
     if not console.is_terminal:
         yield Lines(console, runs)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[words]}"))
-    with RichProgress(*columns, console=console, transient=True) as rich:
+    with bars(console) as rich:
         yield Bars(rich, title, runs)
 
 
@@ -149,13 +159,12 @@ def display(title: str, runs: int, console: Console | None = None) -> Iterator[D
 def transfer(
     console: Console | None = None,
 ) -> Iterator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
-    """Two functions for a download: tell(what is being done) and progress(bytes done, bytes in all)."""
+    """Two functions for a download: say(message) and progress(bytes done, total bytes)."""
     console = console or Console(stderr=True)
-
-    def tell(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
     columns = (BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn())
     with RichProgress(*columns, console=console, transient=True, disable=not console.is_terminal) as rich:
         task = rich.add_task("", total=None)
-        yield tell, lambda done, total: rich.update(task, completed=done, total=total or None)
+        yield (
+            lambda text: print_line(console, text),
+            lambda done, total: rich.update(task, completed=done, total=total or None),
+        )

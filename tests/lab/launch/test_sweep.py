@@ -15,11 +15,11 @@ import pytest
 from changed_folders import begun_with, rewritten
 from nap.lab.cli.main import BAD_USAGE, IN_USE, OK, main
 from nap.lab.experiments import MODULES, experiments
-from nap.lab.launch.engine import End
+from nap.lab.launch.engine import Exit
 from nap.lab.launch.options import SweepOptions
 from nap.lab.launch.pool import GPU, slots, slots_here
-from nap.lab.launch.retries import after
-from nap.lab.launch.run_state import RunState, mark, read_state
+from nap.lab.launch.retries import decide
+from nap.lab.launch.run_state import RunState, checkpoint_stamp, read_state
 from nap.lab.options import RunOptions
 from nap.lab.runner import RunFolder
 from nap.lab.runner.run import STOPPED
@@ -81,22 +81,22 @@ def test_a_folder_says_what_there_is_to_do(tmp_path: Path) -> None:
     stop.signal = "SIGTERM"
     sitting(tmp_path, stop=stop)
     assert read_state(tmp_path).state == "begun"
-    assert read_state(tmp_path).words == "stopped by SIGTERM"
+    assert read_state(tmp_path).detail == "stopped by SIGTERM"
     with RunFolder.open(
         tmp_path, experiment="fig1", scale="demo", run="nap", config={"seeds": 1, "lr": 1e-2}
     ):
         found = read_state(tmp_path)
         assert found.state == "in use"
-        assert found.words.startswith("in use by process")
-    before = mark(tmp_path)
+        assert found.detail.startswith("in use by process")
+    before = checkpoint_stamp(tmp_path)
     sitting(tmp_path)
-    assert mark(tmp_path) != before
+    assert checkpoint_stamp(tmp_path) != before
     assert read_state(tmp_path).state == "finished"
     with (tmp_path / "rows.jsonl").open("a") as file:
         file.write("{}\n")
-    assert (read_state(tmp_path).state, read_state(tmp_path).hopeless) == ("damaged", True)
-    assert "was edited" in read_state(tmp_path).words
-    again = after(End(1), read_state(tmp_path), moved=False, vain=0, retries=2)
+    assert (read_state(tmp_path).state, read_state(tmp_path).is_permanent) == ("damaged", True)
+    assert "was edited" in read_state(tmp_path).detail
+    again = decide(Exit(1), read_state(tmp_path), progressed=False, attempts=0, retries=2)
     assert again.step == "failed"
 
 
@@ -274,8 +274,9 @@ def test_after_force_it_is_the_command_without_it_that_goes_on(nap, monkeypatch:
     monkeypatch.setattr("nap.lab.launch.command.drive", stopped)
     code, out, _ = nap("sweep tiny --force --device cpu")
     assert code == STOPPED
-    assert out.endswith("Stopped by SIGINT, 2 of 2 runs are left; the same command without --force goes on\n")
-    assert nap("sweep tiny --device cpu")[1].endswith("runs are left; the same command goes on\n")
+    left = "2 of 2 runs are left; the same command without --force resumes them"
+    assert out.endswith(f"Stopped by SIGINT, {left}\n")
+    assert nap("sweep tiny --device cpu")[1].endswith("runs are left; the same command resumes them\n")
     code, out, _ = nap("run tiny --mode stopped --force")
     assert code == STOPPED
     assert "first: stopped by SIGTERM at 2 of 4 steps; the same command without --force goes on from" in out
@@ -284,7 +285,7 @@ def test_after_force_it_is_the_command_without_it_that_goes_on(nap, monkeypatch:
 def test_without_rows_there_is_no_verdict(nap, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(runs: Any, *_: Any, **__: Any) -> None:
         for run in runs:
-            run.standing = "refused"
+            run.status = "refused"
 
     monkeypatch.setattr("nap.lab.launch.command.drive", refused)
     code, out, _ = nap("sweep tiny --device cpu --report")

@@ -90,7 +90,7 @@ def test_ray_with_workers_tasks_and_the_driver_killed(expected: Path, ray_addres
     with sweeping(*words, *more_so, RAY_LOSES_CANCELS="1") as driver:  # it may: then the folder says it
         until(lambda: advanced("results"), driver)
         driver.process.send_signal(signal.SIGTERM)
-        assert "of 2 runs are left; the same command goes on" in driver.said(code=75)
+        assert "of 2 runs are left; the same command resumes them" in driver.said(code=75)
     until(lambda: not workers("results"))
     assert "stopped by SIGTERM" in [ends[-1] for ends in sittings("results").values()]
     with sweeping(*words) as driver:
@@ -135,14 +135,14 @@ def test_a_task_of_ray_knows_with_how_many_it_shares_its_node(
     monkeypatch.setattr(ray_engine.ray, "cluster_resources", lambda: node)
     monkeypatch.setattr(ray_engine.ray, "nodes", lambda: [{"Alive": True, "Resources": node}])
     monkeypatch.setattr(ray_engine.ray, "remote", lambda **_: lambda _: remote)
-    ray_engine.Cluster(SweepOptions(per_gpu=2, workers=workers)).place(asked("counting")[0])
+    ray_engine.Cluster(SweepOptions(per_gpu=2, workers=workers)).submit(asked("counting")[0])
     assert remote.options().remote.call_args.args[-1][SIDE_BY_SIDE] == count
 
 
 def test_a_submission_that_slurm_refuses_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from nap.lab.launch.engine import NotTaken
+    from nap.lab.launch.engine import EngineFull
     from nap.lab.launch.slurm_engine import Slurm
 
     commands = small_slurm(tmp_path / "slurm")
@@ -150,8 +150,8 @@ def test_a_submission_that_slurm_refuses_is_not_taken(
     (commands / "sbatch").write_text(refuse)
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     monkeypatch.setitem(MODULES, "counting", "sweep_tiny")
-    with pytest.raises(NotTaken, match="QOSMaxSubmitJobPerUserLimit"):
-        Slurm(SweepOptions()).place(asked("counting --runs 1")[0])
+    with pytest.raises(EngineFull, match="QOSMaxSubmitJobPerUserLimit"):
+        Slurm(SweepOptions()).submit(asked("counting --runs 1")[0])
 
 
 def test_submitit_with_workers_jobs_and_the_driver_killed(expected: Path) -> None:
@@ -177,7 +177,7 @@ def test_slurm_from_submission_to_cancelled_jobs(expected: Path, tmp_path: Path)
     words = [*SIZE, *shlex.split("--engine slurm --slurm slurm_partition=tests timeout_min=30 --workers 2")]
     with sweeping(*words, **slurm) as driver:
         os.kill(until(lambda: advanced("results"), driver)[0], signal.SIGUSR2)  # its time is almost up
-        until(lambda: "ended with exit code 75; to go on from its last" in driver.so_far(), driver)
+        until(lambda: "ended with exit code 75; to resume from its last" in driver.so_far(), driver)
         until(lambda: advanced("results"), driver)
         driver.process.send_signal(signal.SIGINT)
         driver.said(code=75)

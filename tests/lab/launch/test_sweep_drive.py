@@ -16,10 +16,10 @@ from nap.lab.experiments import MODULES
 from nap.lab.launch import heartbeat, watching
 from nap.lab.launch.command import exit_code
 from nap.lab.launch.drive import drive
-from nap.lab.launch.engine import End, NotTaken
+from nap.lab.launch.engine import EngineFull, Exit
 from nap.lab.launch.jobs import Job
 from nap.lab.launch.pool import Pool
-from nap.lab.launch.retries import NO_DATA, Next, Tracked, after, reason, tracked
+from nap.lab.launch.retries import NO_DATA, Decision, Tracked, decide, exit_reason, track
 from nap.lab.launch.run_state import RunState, read_state
 from nap.lab.launch.worker_process import LOG_NAME
 from nap.lab.runner import RunFolder
@@ -41,25 +41,25 @@ def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("end", "found", "moved", "vain", "expected"),
+    ("end", "found", "progressed", "attempts", "expected"),
     [
-        (End(0), RunState("finished"), True, 2, Next("finished", 0)),
-        (End(-9), RunState("finished"), False, 0, Next("finished", 0)),  # killed a moment too late
-        (End(None, "lost"), RunState("finished"), False, 0, Next("finished", 0)),
-        (End(1), RunState("failed", "failed: OSError"), False, 0, Next("again", 1)),
-        (End(1), RunState("failed", "failed: OSError"), False, 2, Next("failed", 3)),
-        (End(1), RunState("failed", "failed: OSError"), True, 2, Next("again", 0)),
-        (End(1), RunState("failed", "not finite: step 2"), True, 0, Next("failed", 0)),
-        (End(2), RunState("new"), False, 0, Next("refused", 0)),
-        (End(3), RunState("begun", "killed"), False, 1, Next("elsewhere", 1)),
-        (End(None, "lost"), RunState("in use", "in use by process 3"), False, 1, Next("elsewhere", 1)),
-        (End(-9), RunState("begun", "killed"), False, 0, Next("again", 1)),
-        (End(75), RunState("begun", "stopped by SIGTERM"), True, 1, Next("again", 0)),
-        (End(0), RunState("new"), False, 0, Next("again", 1)),  # a worker that did nothing
+        (Exit(0), RunState("finished"), True, 2, Decision("finished", 0)),
+        (Exit(-9), RunState("finished"), False, 0, Decision("finished", 0)),  # killed a moment too late
+        (Exit(None, "lost"), RunState("finished"), False, 0, Decision("finished", 0)),
+        (Exit(1), RunState("failed", "failed: OSError"), False, 0, Decision("again", 1)),
+        (Exit(1), RunState("failed", "failed: OSError"), False, 2, Decision("failed", 3)),
+        (Exit(1), RunState("failed", "failed: OSError"), True, 2, Decision("again", 0)),
+        (Exit(1), RunState("failed", "not finite: step 2"), True, 0, Decision("failed", 0)),
+        (Exit(2), RunState("new"), False, 0, Decision("refused", 0)),
+        (Exit(3), RunState("begun", "killed"), False, 1, Decision("elsewhere", 1)),
+        (Exit(None, "lost"), RunState("in use", "in use by process 3"), False, 1, Decision("elsewhere", 1)),
+        (Exit(-9), RunState("begun", "killed"), False, 0, Decision("again", 1)),
+        (Exit(75), RunState("begun", "stopped by SIGTERM"), True, 1, Decision("again", 0)),
+        (Exit(0), RunState("new"), False, 0, Decision("again", 1)),  # a worker that did nothing
     ],
 )
-def test_after(end: End, found: RunState, moved: bool, vain: int, expected: Next) -> None:
-    assert after(end, found, moved=moved, vain=vain, retries=2) == expected
+def test_after(end: Exit, found: RunState, progressed: bool, attempts: int, expected: Decision) -> None:
+    assert decide(end, found, progressed=progressed, attempts=attempts, retries=2) == expected
 
 
 class Listener:
@@ -78,12 +78,12 @@ class Listener:
 class Script:
     """An engine whose workers do as they are told: do nothing and end so, or finish the run."""
 
-    words = "a script"
+    description = "a script"
 
     def __init__(self, *ends: int | str | Exception, workers: int = 1, says: str = ""):
         self.ends, self.workers, self.placed, self.says = list(ends), workers, 0, says
 
-    def place(self, job: Job) -> Any:
+    def submit(self, job: Job) -> Any:
         self.placed += 1
         assert not (job.path / heartbeat.FILE_NAME).exists()
         end = self.ends.pop(0)
@@ -98,26 +98,26 @@ class Script:
             manifest = {"finished": "now", "rows_bytes": 0, "sittings": [], "seconds": 3}
             (job.path / "manifest.json").write_text(json.dumps(manifest))
             end = 0
-        return SimpleNamespace(ended=lambda: None if end == "works" else End(end))  # type: ignore[arg-type]
+        return SimpleNamespace(poll=lambda: None if end == "works" else Exit(end))  # type: ignore[arg-type]
 
 
 def driven(line: str, engine: Script, retries: int = 2) -> tuple[list[Tracked], list[str]]:
-    view, runs = Listener(), [tracked(job, read_state(job.path)) for job in asked(line)]
+    view, runs = Listener(), [track(job, read_state(job.path)) for job in asked(line)]
     drive(runs, engine, view, retries=retries)
     return runs, view.said
 
 
-def test_what_fails_is_placed_again_until_it_was_in_vain_too_often() -> None:
-    engine = Script(1, "finish", 1, 1)  # the second comes before what was tried in vain
+def test_a_failing_run_is_retried_until_its_attempts_are_used_up() -> None:
+    engine = Script(1, "finish", 1, 1)  # the second comes before what failed
     runs, said = driven("counting --runs 2", engine)
-    assert [run.standing for run in runs] == ["failed", "finished"]
+    assert [run.status for run in runs] == ["failed", "finished"]
     assert (engine.placed, exit_code(runs)) == (4, 1)
     why = "its worker ended with exit code 1"
     assert said == [
-        f"run-0: {why}; to go on from its last checkpoint (in vain 1 of 3 times)",
+        f"run-0: {why}; to resume from its last checkpoint (1 of 3 attempts without a checkpoint)",
         "run-1: finished, 0:03 of work",
-        f"run-0: {why}; to go on from its last checkpoint (in vain 2 of 3 times)",
-        f"run-0: failed: {why}; given up, 3 times in a row in vain",
+        f"run-0: {why}; to resume from its last checkpoint (2 of 3 attempts without a checkpoint)",
+        f"run-0: failed: {why}; given up after 3 attempts without a checkpoint",
     ]
 
 
@@ -136,7 +136,7 @@ def test_why_a_worker_ended_is_in_what_it_said_itself() -> None:
 
     def after_saying(text: str, code: int | None) -> str:
         log.write_text(earlier + text)
-        return reason(job, End(code, "lost"), since=len(earlier))
+        return exit_reason(job, Exit(code, "lost"), since=len(earlier))
 
     assert after_saying("", 1) == "its worker ended with exit code 1"
     assert after_saying("...\nrun-0: failed: OSError: new\n...\n", 1) == "OSError: new"
@@ -162,9 +162,9 @@ def test_what_needs_the_same_missing_data_is_not_begun() -> None:
 
 
 def test_runs_that_need_other_data_are_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [tracked(job, RunState("new")) for job in asked("fig1 walk --seeds 1")]
-    assert len({run.needs for run in runs}) == 2
-    assert runs[0].needs == runs[1].needs != runs[-1].needs
+    runs = [track(job, RunState("new")) for job in asked("fig1 walk --seeds 1")]
+    assert len({run.data for run in runs}) == 2
+    assert runs[0].data == runs[1].data != runs[-1].data
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_an_engine_that_is_full_is_waited_for_and_nothing_counts_as_in_vain(seconds: list[float]) -> None:
-    full = NotTaken("QOSMaxSubmitJobPerUserLimit")
+    full = EngineFull("QOSMaxSubmitJobPerUserLimit")
     engine = Script(full, full, "finish", full, "finish")
     runs, said = driven("counting --runs 2", engine, retries=0)
     assert exit_code(runs) == 0
@@ -190,7 +190,7 @@ def test_an_engine_that_is_full_is_waited_for_and_nothing_counts_as_in_vain(seco
 
 
 def test_an_engine_that_takes_nothing_is_given_up(seconds: list[float]) -> None:
-    runs, said = driven("counting --runs 2", engine := Script(*[NotTaken("invalid partition")] * 3))
+    runs, said = driven("counting --runs 2", engine := Script(*[EngineFull("invalid partition")] * 3))
     assert (engine.placed, exit_code(runs)) == (3, 1)
     assert said[1:] == ["2 runs failed: a script took none, 3 times: invalid partition"]
 
@@ -200,17 +200,17 @@ def test_a_run_that_cannot_be_begun_does_not_end_the_others() -> None:
     bad, good = jobs_[0], placed(jobs_[1], "raise SystemExit(2)")
     runs, view = [Tracked(bad, "to do"), Tracked(good, "to do")], Listener()
     drive(runs, pool := Pool([{}]), view, retries=1)
-    assert [run.standing for run in runs] == ["failed", "refused"]
-    assert any("run-0: failed: no worker could be begun: [Errno 2]" in line for line in view.said)
-    until(pool.place(good).ended)  # the slot is free
+    assert [run.status for run in runs] == ["failed", "refused"]
+    assert any("run-0: failed: no worker could be started: [Errno 2]" in line for line in view.said)
+    until(pool.submit(good).poll)  # the slot is free
 
 
 def test_a_second_interrupt_kills_what_is_at_work() -> None:
     killed: list[str] = []
 
     class Works(Script):
-        def place(self, job: Job) -> Any:
-            return SimpleNamespace(ended=lambda: None, kill=lambda: killed.append(job.label))
+        def submit(self, job: Job) -> Any:
+            return SimpleNamespace(poll=lambda: None, kill=lambda: killed.append(job.label))
 
     class Impatient(Listener):
         def show(self, runs: Any) -> None:
@@ -218,7 +218,7 @@ def test_a_second_interrupt_kills_what_is_at_work() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         drive(
-            [tracked(job, RunState("new")) for job in asked("counting --runs 2")],
+            [track(job, RunState("new")) for job in asked("counting --runs 2")],
             Works(workers=2),
             Impatient(),
             retries=0,
@@ -244,8 +244,8 @@ def test_what_is_finished_is_not_placed() -> None:
 def test_a_folder_in_use_is_waited_for() -> None:
     job = asked("counting --runs 1")[0]
     held = RunFolder.open(job.path, **job.settings("demo"))
-    runs = [tracked(job, read_state(job.path))]
-    assert runs[0].standing == "elsewhere"
+    runs = [track(job, read_state(job.path))]
+    assert runs[0].status == "elsewhere"
 
     class LetGo(Listener):
         def show(self, runs: Any) -> None:
@@ -256,7 +256,7 @@ def test_a_folder_in_use_is_waited_for() -> None:
 
 
 def test_a_stop_leaves_the_rest_for_another_time() -> None:
-    stop, runs = StopRequest(), [tracked(job, RunState("new")) for job in asked("counting --runs 2")]
+    stop, runs = StopRequest(), [track(job, RunState("new")) for job in asked("counting --runs 2")]
     stop.signal = "SIGTERM"
     drive(runs, Script(), Listener(), retries=0, stop=stop)
     assert exit_code(runs) == 75
@@ -266,20 +266,20 @@ def test_the_time_limit_stops_as_a_signal_does() -> None:
     """Nothing is placed after it, and the run under way is told to save."""
     now, told = [0.0], []
     stop = StopRequest(60.0, clock=lambda: now[0])
-    runs = [tracked(job, RunState("new")) for job in asked("counting --runs 2")]
+    runs = [track(job, RunState("new")) for job in asked("counting --runs 2")]
 
     class Slow(Script):
-        def place(self, job: Job) -> Any:
+        def submit(self, job: Job) -> Any:
             now[0] += 61.0
             return SimpleNamespace(
-                ended=lambda: End(75) if told else None, stop=lambda: told.append(job.label)
+                poll=lambda: Exit(75) if told else None, stop=lambda: told.append(job.label)
             )
 
     view = Listener()
     drive(runs, Slow(), view, retries=0, stop=stop)
     assert told == ["run-0"]
     assert view.said == ["the time limit: waiting for 1 runs to save"]
-    assert [run.standing for run in runs] == ["to do", "to do"]
+    assert [run.status for run in runs] == ["to do", "to do"]
     assert exit_code(runs) == 75
 
 
@@ -287,8 +287,8 @@ def test_the_time_limit_stops_as_a_signal_does() -> None:
 
 
 def two_runs() -> list[Tracked]:
-    runs = [tracked(job, RunState("new")) for job in asked("counting --runs 3")]
-    runs[0].standing, runs[1].standing = "placed", "placed"
+    runs = [track(job, RunState("new")) for job in asked("counting --runs 3")]
+    runs[0].status, runs[1].status = "submitted", "submitted"
     runs[0].job.path.mkdir(parents=True)
     return runs
 
@@ -305,21 +305,21 @@ def test_lines_in_a_log_say_how_far_all_runs_are() -> None:
         tell(runs[0], second)
         lines.show(runs)
     assert out.getvalue().splitlines() == [
-        "0/3 runs finished, 1 at work, 1 queued, 1 to do  4:50 left",
-        "0/3 runs finished, 1 at work, 1 queued, 1 to do  4:40 left",
+        "0/3 runs finished, 1 running, 1 queued, 1 to do  4:50 left",
+        "0/3 runs finished, 1 running, 1 queued, 1 to do  4:40 left",
     ]
 
 
 def test_bars_in_a_terminal_show_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "LOOK_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(watching, "READ_EVERY_SECONDS", 0.0)
     runs, out = two_runs(), StringIO()
     tell(runs[0], 25)
     console = Console(file=out, width=100, height=20, force_terminal=True, color_system=None)
     with watching.view("counting", console=console) as show:
         show.show(runs)
-        runs[1].standing, runs[1].words = "elsewhere", "in use by process 7"
+        runs[1].status, runs[1].detail = "elsewhere", "in use by process 7"
         show.show(runs)
-        runs[0].standing = "finished"
+        runs[0].status = "finished"
         show.show(runs)
         show.say("a note")
     text = out.getvalue()

@@ -49,7 +49,7 @@ def test_workers_killed_at_random_and_a_second_sweep_beside(expected: Path) -> N
         out = first.said() + second.said()
     assert_same("results", expected, runs=3)
     assert any("killed" in ends for ends in sittings("results").values())
-    assert "its worker was killed by SIGKILL; to go on from its last checkpoint" in out
+    assert "its worker was killed by SIGKILL; to resume from its last checkpoint" in out
 
 
 def test_drivers_are_killed_and_stopped_and_the_next_one_goes_on(expected: Path) -> None:
@@ -62,11 +62,11 @@ def test_drivers_are_killed_and_stopped_and_the_next_one_goes_on(expected: Path)
         driver.process.send_signal(signal.SIGINT)
         out = driver.said(code=75)
         assert "SIGINT: waiting for 2 runs to save" in out
-        assert out.endswith("Stopped by SIGINT, 2 of 2 runs are left; the same command goes on\n")
+        assert out.endswith("Stopped by SIGINT, 2 of 2 runs are left; the same command resumes them\n")
         assert not workers("results")
     assert [*sittings("results").values()].count(["stopped by SIGTERM"] * 2) == 2  # none was just killed
     with sweeping(*SIZE, "--workers", "2") as driver:
-        assert "to go on from its last checkpoint" not in driver.said()  # nor failed
+        assert "to resume from its last checkpoint" not in driver.said()  # nor failed
     assert_same("results", expected, runs=RUNS)
 
 
@@ -74,8 +74,8 @@ def test_a_run_that_always_fails_is_tried_again_and_told_and_the_others_finish(e
     with sweeping(*SIZE, "--broken", "1", "--retries", "1") as driver:
         out = driver.said(code=1)
     reason = f"RuntimeError: run 1 is broken (more in {Path.cwd()}/results/counting-demo/run-1/failure.txt)"
-    assert f"run-1: {reason}; to go on from its last checkpoint" in out
-    assert f"run-1: failed: {reason}; given up, 2 times in a row in vain" in out
+    assert f"run-1: {reason}; to resume from its last checkpoint" in out
+    assert f"run-1: failed: {reason}; given up, 2 times in a row in attempts" in out
     assert "Results: results/counting-demo" in out
     assert "Traceback" in Path("results/counting-demo/run-1/failure.txt").read_text()
     ends = sittings("results")

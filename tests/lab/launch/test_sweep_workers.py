@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from nap.lab.cli.main import BAD_USAGE, OK, main, parse_requests
-from nap.lab.cli.worker import check_is_meant
+from nap.lab.cli.worker import check_expected_run
 from nap.lab.experiments import MODULES, experiments
-from nap.lab.launch.engine import End
-from nap.lab.launch.jobs import MEANT, WORKER
+from nap.lab.launch.engine import Exit
+from nap.lab.launch.jobs import EXPECTED_RUN, WORKER
 from nap.lab.launch.pool import GPU, Pool
-from nap.lab.launch.worker_process import LOG_NAME, STOP_NAME, ask_to_stop, run_worker
+from nap.lab.launch.worker_process import LOG_NAME, STOP_NAME, request_stop, run_worker
 from nap.lab.machine import SIDE_BY_SIDE
-from nap.lab.runner.lock import Lock, user_of
+from nap.lab.runner.lock import Lock, lock_owner
 from sweep_jobs import asked, placed
 from sweep_trials import until
 
@@ -43,9 +43,9 @@ def test_a_worker_sees_its_slot_s_gpu_and_the_slot_is_free_again() -> None:
     code = "import os; print(*(os.environ[key] for key in ('CUDA_VISIBLE_DEVICES', 'OMP_NUM_THREADS')))"
     job, pool = placed(asked("counting --threads 3")[0], code), Pool([{GPU: "5"}])
     for _ in range(2):
-        seated = pool.place(job)
-        seated.worker.wait()
-        assert seated.ended() == End(0)
+        worker = pool.submit(job)
+        worker.worker.wait()
+        assert worker.poll() == Exit(0)
     assert (job.path / LOG_NAME).read_text() == "5 3\n" * 2
 
 
@@ -53,28 +53,28 @@ def test_a_worker_knows_with_how_many_it_shares_the_machine(monkeypatch: pytest.
     monkeypatch.setenv("NAP_WORKERS", "4")  # what the user says is passed on
     code = f"import os; print(os.environ[{SIDE_BY_SIDE!r}], os.environ['NAP_WORKERS'])"
     job = placed(asked("counting")[0], code)
-    seated = Pool([{GPU: name} for name in "012"]).place(job)
-    seated.worker.wait()
-    assert seated.ended() == End(0)
+    worker = Pool([{GPU: name} for name in "012"]).submit(job)
+    worker.worker.wait()
+    assert worker.poll() == Exit(0)
     assert (job.path / LOG_NAME).read_text() == "3 4\n"
 
 
-def test_a_worker_ends_when_it_is_let_go() -> None:
+def test_a_worker_ends_when_it_is_released() -> None:
     job = placed(asked("counting")[0], "import os; os.read(0, 1); raise SystemExit(75)")
-    seated = Pool([{}]).place(job)
-    assert seated.ended() is None
-    seated.stop()
-    seated.worker.wait()
-    assert seated.ended() == End(75)
+    worker = Pool([{}]).submit(job)
+    assert worker.poll() is None
+    worker.stop()
+    worker.worker.wait()
+    assert worker.poll() == Exit(75)
 
 
 def test_a_worker_that_does_not_end_is_killed_with_all_that_it_started() -> None:
     code = "child = subprocess.Popen(['sleep', '20']); print(child.pid, flush=True); child.wait()"
     job = placed(asked("counting")[0], "import subprocess; " + code)
-    seated = Pool([{}]).place(job)
+    worker = Pool([{}]).submit(job)
     child = int(until(lambda: (job.path / LOG_NAME).read_text()))
-    seated.kill()
-    assert str(seated.ended()) == "its worker was killed by SIGKILL"
+    worker.kill()
+    assert str(worker.poll()) == "its worker was killed by SIGKILL"
     stat = Path(f"/proc/{child}/stat")
     until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
@@ -82,7 +82,7 @@ def test_a_worker_that_does_not_end_is_killed_with_all_that_it_started() -> None
 def test_who_sits_beside_a_worker_lets_it_go_when_the_folder_asks_for_it() -> None:
     let_go_in_time = "75 if select.select([0], [], [], 30)[0] else 1"
     job = placed(asked("counting")[0], f"import select; raise SystemExit({let_go_in_time})")
-    threading.Timer(0.3, ask_to_stop, [job.path]).start()
+    threading.Timer(0.3, request_stop, [job.path]).start()
     assert run_worker(job.command, Path.cwd(), job.path / LOG_NAME, {}) == 75
     assert not (job.path / STOP_NAME).exists()  # so the next one is not let go at once
 
@@ -90,7 +90,7 @@ def test_who_sits_beside_a_worker_lets_it_go_when_the_folder_asks_for_it() -> No
 def test_who_is_asked_twice_waits_until_the_worker_has_saved() -> None:
     asks = "time.sleep(0.3); os.kill(os.getppid(), signal.SIGINT); time.sleep(0.3)"
     job = placed(asked("counting")[0], f"import os, signal, time; os.read(0, 1); {asks}; print('saved')")
-    ask_to_stop(job.path)
+    request_stop(job.path)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process ignores it
     try:
         assert run_worker(job.command, Path.cwd(), job.path / LOG_NAME, {}) == 0
@@ -117,11 +117,11 @@ def test_a_worker_has_a_folder_where_the_driver_s_is_not() -> None:
 
 def test_a_worker_refuses_another_run_than_the_driver_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     job = asked("counting --runs 2")[1]
-    monkeypatch.setenv(MEANT, job.environment[MEANT])
-    check_is_meant(parse_requests(job.command[len(WORKER) :]))
+    monkeypatch.setenv(EXPECTED_RUN, job.environment[EXPECTED_RUN])
+    check_expected_run(parse_requests(job.command[len(WORKER) :]))
     other = asked("counting --runs 3")[2].command[len(WORKER) :]
     with pytest.raises(ValueError, match=r"meant the run counting run-1, and here .* counting run-2"):
-        check_is_meant(parse_requests(other))
+        check_expected_run(parse_requests(other))
 
 
 # experiments of one's own
@@ -160,19 +160,19 @@ def test_the_documented_experiment_of_one_s_own_can_be_swept(tmp_path: Path) -> 
 
 def test_who_looks_whether_a_folder_is_in_use_leaves_no_trace_and_disturbs_nobody(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    assert user_of(lock) is None
+    assert lock_owner(lock) is None
     assert not lock.exists()
     lock.write_text("signed by the last one")
-    assert user_of(lock) is None
+    assert lock_owner(lock) is None
     assert lock.read_text() == "signed by the last one"
     with lock.open() as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
-        assert user_of(lock) is None  # nor do two who look
+        assert lock_owner(lock) is None  # nor do two who look
         threading.Timer(0.1, lambda: fcntl.flock(looking, fcntl.LOCK_UN)).start()
         held = Lock(lock)
-    assert str(user_of(lock)).startswith("in use by process")
+    assert str(lock_owner(lock)).startswith("in use by process")
     held.release()
-    assert user_of(lock) is None
+    assert lock_owner(lock) is None
 
 
 def test_a_lock_that_may_not_be_read_is_not_in_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -180,4 +180,4 @@ def test_a_lock_that_may_not_be_read_is_not_in_use(monkeypatch: pytest.MonkeyPat
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr("nap.lab.runner.lock.os.open", refuse)
-    assert user_of(tmp_path / "lock") is None
+    assert lock_owner(tmp_path / "lock") is None

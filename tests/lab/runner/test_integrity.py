@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import random
 import shutil
 import signal
@@ -21,6 +22,7 @@ import torch
 import injections
 import small_work
 from nap.lab import rows
+from nap.lab.board import Board
 from nap.lab.claims import folders
 from nap.lab.claims.samples import UNFINISHED
 from nap.lab.cli.main import main, run_command
@@ -278,7 +280,7 @@ def test_a_checkpoint_that_is_older_than_checksums_is_taken_up(tmp_path: Path) -
 
 def test_a_held_lock_that_names_nobody_is_in_use(tmp_path: Path) -> None:
     lock = Lock(tmp_path / "lock")
-    for text in ("{}", "[]", "null", '{"pid": 1}'):
+    for text in ("{}", "[]", "null", '{"pid": 1}', "[" * 100_000):
         (tmp_path / "lock").write_text(text)
         assert read_state(tmp_path) == RunState("in use", "in use by a process that left no name")
     lock.release()
@@ -342,6 +344,29 @@ def test_what_is_written_aside_is_not_written_through_a_link(tmp_path: Path, nam
     (tmp_path / "run" / name).symlink_to(victim)
     assert small_work.run(tmp_path / "run").reason == "finished"
     assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_tensorboard_writes_into_a_folder_of_its_own_only(tmp_path: Path, kind: str) -> None:
+    theirs, events = tmp_path / "theirs", tmp_path / "tensorboard"
+    theirs.mkdir()
+    events.symlink_to(theirs) if kind == "link" else os.mkfifo(events)
+    with pytest.raises(ValueError, match="tensorboard is no folder of event files; remove it"):
+        Board(events, [{"arm": "NaP", "task": 1, "loss": 0.5}])
+    assert list(theirs.iterdir()) == []
+
+
+def test_a_report_replaces_files_only_and_survives_an_odd_tuning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "walk-demo-tuning").mkdir()
+    (tmp_path / "walk-demo-tuning" / "tuned.json").write_text("[" * 100_000)
+    small_work.run(tmp_path / "runs" / "one")
+    assert main(["report", str(tmp_path)]) == 0
+    os.mkfifo(tmp_path / "pipe.html")
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "pipe.html")]) == 2
+    assert "is no file that a report can replace" in capsys.readouterr().err
+    assert (tmp_path / "pipe.html").is_fifo()
 
 
 def test_a_figure_whose_rows_lack_a_column_does_not_stop_the_page(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from nap.lab.datasets.catalog import TEXT_SETS
 from nap.lab.datasets.dataset import File
 from nap.lab.datasets.sources import download
 from nap.lab.launch import engine
-from nap.lab.launch.engine import check_answers
+from nap.lab.launch.engine import check_ray_address
 from nap.lab.runner.signals import stop_requests
 from small_server import serving
 
@@ -50,26 +50,26 @@ def listening(answer: bytes | None) -> Iterator[str]:
 def test_a_ray_cluster_that_does_not_answer_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "ANSWER_SECONDS", 0.2)
     with listening(None) as address, pytest.raises(ConnectionError, match=r"nobody answered within 0\.2"):
-        check_answers(address)
+        check_ray_address(address)
     web = b"HTTP/1.1 400 Bad Request\r\n"
     with listening(web) as address, pytest.raises(ConnectionError, match="what answers there is no Ray"):
-        check_answers(address)
+        check_ray_address(address)
     with listening(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])) as address:
-        check_answers(address)
+        check_ray_address(address)
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         free = server.getsockname()[1]
     with pytest.raises(ConnectionError, match="refused"):
-        check_answers(f"127.0.0.1:{free}")
+        check_ray_address(f"127.0.0.1:{free}")
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free}")
     with pytest.raises(ConnectionError, match="refused"):
-        check_answers("auto")
+        check_ray_address("auto")
     assert engine.CONNECT_SECONDS + 10 < 20
 
 
 @pytest.mark.parametrize("address", ["nonsense", "host:", ":6379", "host:0", "host:99999", "ray://", "a:b"])
 def test_an_address_that_is_none_is_told(address: str) -> None:
     with pytest.raises(ConnectionError, match="an address is HOST:PORT"):
-        check_answers(address)
+        check_ray_address(address)
 
 
 def test_a_download_has_an_end(tmp_path: Path) -> None:

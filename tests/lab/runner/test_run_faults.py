@@ -16,7 +16,7 @@ import torch
 
 from nap.lab import rows
 from nap.lab.runner import NotFinite, checkpoint
-from nap.lab.runner.run import Pace
+from nap.lab.runner.run import CheckpointTimer
 from sittings import finish, long_unit, send, sitting, sitting_killed_at, sitting_on_a_full_disk, start
 from small_work import Training, files, manifest, run, stop_at
 
@@ -102,11 +102,11 @@ def test_a_signal_saves_stops_and_resumes_exactly(
 def test_a_signal_after_the_last_look_at_the_clock_saves_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def not_yet(pace: Pace) -> bool:
+    def not_yet(timer: CheckpointTimer) -> bool:
         signal.raise_signal(signal.SIGTERM)
         return False
 
-    monkeypatch.setattr(Pace, "is_due", not_yet)
+    monkeypatch.setattr(CheckpointTimer, "is_due", not_yet)
     assert run(tmp_path).done == 1
     assert checkpoint.load(tmp_path / "checkpoint.pt")["done"] == 1
 

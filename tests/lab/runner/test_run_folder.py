@@ -17,7 +17,7 @@ import torch
 
 from nap.lab import rows
 from nap.lab.runner import FolderInUse, RunFolder
-from nap.lab.runner.folder import WHAT_A_RUN_WRITES
+from nap.lab.runner.folder import RUN_FILES
 from nap.lab.runner.manifest import Source, command, source, source_of
 from sittings import hold, open_as_nobody, start
 from small_work import CONFIG, Training, files, manifest, run
@@ -122,10 +122,10 @@ def test_starting_over_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
 
 def test_starting_over_can_be_killed_at_any_moment(tmp_path: Path) -> None:
     run(tmp_path / "whole", Training(5))
-    for removed in range(len(WHAT_A_RUN_WRITES)):
+    for removed in range(len(RUN_FILES)):
         path = tmp_path / str(removed)
         shutil.copytree(tmp_path / "whole", path)
-        for name in WHAT_A_RUN_WRITES[:removed]:
+        for name in RUN_FILES[:removed]:
             (path / name).unlink(missing_ok=True)
         run(path, Training(5))
         assert files(path) == files(tmp_path / "whole")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nap.lab.runner import RunFolder, run_work
-from nap.lab.runner.run import Pace
+from nap.lab.runner.run import CheckpointTimer
 from small_work import CONFIG, Training, files, manifest, run, stop_at
 
 
@@ -68,7 +68,7 @@ def test_a_work_that_takes_up_something_else_is_refused(tmp_path: Path) -> None:
             self.model.load_state_dict(state["model"])
 
     stop_at(tmp_path, 5)
-    with pytest.raises(ValueError, match="what it took up is not what was stored"):
+    with pytest.raises(ValueError, match="the state after loading is not the stored one"):
         run(tmp_path, Forgetful())
 
 
@@ -99,7 +99,7 @@ def test_another_number_of_threads_is_noted(tmp_path: Path) -> None:
 def test_checkpoints_take_no_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, saving = 0.0, 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
-    pace = Pace(every_seconds=10, share=0.05, ended=clock)
+    pace = CheckpointTimer(every_seconds=10, share=0.05, saved_at=clock)
     for _ in range(2000):
         clock += 1  # a unit
         if pace.is_due():
@@ -107,7 +107,7 @@ def test_checkpoints_take_no_more_than_their_share(monkeypatch: pytest.MonkeyPat
                 clock += 3
             saving += 3
     assert 0.03 < saving / clock <= 0.05
-    quick = Pace(every_seconds=10, share=0.05, ended=clock)
+    quick = CheckpointTimer(every_seconds=10, share=0.05, saved_at=clock)
     clock += 9
     assert not quick.is_due()
     clock += 1

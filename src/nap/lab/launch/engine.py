@@ -1,4 +1,4 @@
-"""What the driver knows of an engine: it places jobs, says which have ended, and can be asked to stop one."""
+"""The interface between the driver of a sweep and the engines that run its jobs."""
 
 from __future__ import annotations
 
@@ -15,66 +15,63 @@ from nap.lab.launch.jobs import Job
 from nap.lab.launch.options import SweepOptions
 
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 10.0
-_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # HTTP/2, which gRPC speaks
-_SETTINGS = 4  # kind of the frame that a server answers with
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # of HTTP/2, as in gRPC
+_SETTINGS = 4  # type of the frame that a server answers with
 
 
 @dataclass(frozen=True)
-class End:
-    """How a worker ended: its exit code, None where it was lost, and what the engine says of it."""
+class Exit:
+    """The exit code of a worker; None if the engine lost it, for the reason in `detail`."""
 
     code: int | None
-    words: str = ""
+    detail: str = ""
 
     def __str__(self) -> str:
         if self.code is None:
-            return f"its worker was lost: {self.words}"
+            return f"its worker was lost: {self.detail}"
         if self.code < 0:
             return f"its worker was killed by {signal.Signals(-self.code).name}"
         return f"its worker ended with exit code {self.code}"
 
 
-class Placed(Protocol):
-    """A job in the hands of an engine."""
+class Handle(Protocol):
+    """A submitted job."""
 
-    def ended(self) -> End | None:
-        """How it ended; None while it waits or works."""
+    def poll(self) -> Exit | None:
+        """How its worker exited; None while it waits or runs."""
 
     def stop(self) -> None:
-        """Have it save and end; where it has not begun, it never will."""
+        """Ask it to save and exit; a job that waits is cancelled."""
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it at once."""
 
 
-class NotTaken(Exception):
-    """The engine takes no more jobs for now, and says why."""
+class EngineFull(Exception):
+    """The engine takes no more jobs for now; the message says why."""
 
 
 class Engine(Protocol):
-    """Somewhere to place jobs."""
+    """Runs jobs somewhere."""
 
     @property
     def workers(self) -> int:
-        """How many jobs to place at the same time; 0 for all of them."""
+        """How many jobs to submit at the same time; 0 for all of them."""
 
     @property
-    def words(self) -> str:
-        """Where the jobs go."""
+    def description(self) -> str:
+        """Where the jobs run, in words."""
 
-    def place(self, job: Job) -> Placed:
-        """Begin a job, or queue it.
-
-        Raises NotTaken where the engine is full, and OSError where this one cannot be begun.
-        """
+    def submit(self, job: Job) -> Handle:
+        """Start or queue a job; raises EngineFull, or OSError if this one cannot be started."""
 
 
-def gist(text: str) -> str:
-    """The line of a remote error that says what it was: that of a traceback is its last, others the first.
+def error_line(text: str) -> str:
+    """The line of a remote error with its message: the last one of a traceback, else the first.
 
-    >>> gist('ray::nap x() (pid=3)\\n  File "process.py", line 5, in run\\nOSError: full\\n---\\nSee the log')
+    >>> error_line('ray::x() (pid=3)\\n  File "x.py", line 5, in run\\nOSError: full\\n---\\nSee the log')
     'OSError: full'
-    >>> gist("The node is gone.\\nRead more at ...")
+    >>> error_line("The node is gone.\\nRead more at ...")
     'The node is gone.'
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no details"]
@@ -82,10 +79,10 @@ def gist(text: str) -> str:
     return raised[-1] if raised and 'File "' in text else lines[0]
 
 
-def check_answers(address: str) -> None:
-    """Raise ConnectionError, with the reason, where nobody speaks gRPC at HOST:PORT or ray://HOST:PORT.
+def check_ray_address(address: str) -> None:
+    """Raise ConnectionError unless a gRPC server answers at HOST:PORT or ray://HOST:PORT.
 
-    "auto" is looked up in RAY_ADDRESS; where that is not set, Ray knows by itself.
+    "auto" means RAY_ADDRESS; if that is not set, Ray finds a cluster itself.
     """
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS", "auto")
@@ -95,10 +92,10 @@ def check_answers(address: str) -> None:
     if not (host and colon and port.isdecimal() and 0 < int(port) < 2**16):
         raise ConnectionError("an address is HOST:PORT, as 10.0.0.1:6379, or auto, or local")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS) as line:
-            line.settimeout(ANSWER_SECONDS)
-            line.sendall(_HELLO)
-            answer = line.recv(9)
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS) as connection:
+            connection.settimeout(ANSWER_SECONDS)
+            connection.sendall(_HELLO)
+            answer = connection.recv(9)
     except TimeoutError as error:
         raise ConnectionError(f"nobody answered within {ANSWER_SECONDS:g} seconds") from error
     except OSError as error:
@@ -108,8 +105,8 @@ def check_answers(address: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(options: SweepOptions, jobs: int) -> Iterator[Engine]:
-    """The engine that was asked for; Ray and submitit are imported here at the earliest."""
+def open_engine(options: SweepOptions, jobs: int) -> Iterator[Engine]:
+    """The engine of --engine; Ray and submitit are imported only here."""
     if options.engine == "ray":
         from nap.lab.launch.ray_engine import cluster
 

@@ -1,4 +1,4 @@
-"""What there is to do: a job for each run, with the words that make a worker do it and nothing else."""
+"""The jobs of a sweep: one for each run, with the command line of a worker that does this run alone."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from nap.lab.experiments.tasks import chosen, shard_slice
 from nap.lab.launch.options import for_workers
 from nap.lab.options import Request
 
-WORKER = (sys.executable, "-P", "-m", "nap.lab.cli.worker")  # -P: nothing is imported from where it runs
-MEANT = "NAP_SWEEP_RUN"  # in a worker's environment: the run that it is to find
+WORKER = (sys.executable, "-P", "-m", "nap.lab.cli.worker")  # -P: import nothing from the working folder
+EXPECTED_RUN = "NAP_SWEEP_RUN"  # environment variable of a worker: the run that its command line must mean
+PLUGINS = "NAP_OWN_EXPERIMENTS"  # the same: modules of experiments, as JSON
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: where it lies, and the command of a worker that does it."""
+    """One run: its folder, and the command line of its worker."""
 
     label: str
     experiment: Experiment
     run: Run
-    folder: Path  # as the driver's reader knows it
+    folder: Path  # for messages
     command: tuple[str, ...]
-    environment: Mapping[str, str]  # what a worker needs besides its own
-    where: Path  # the folder that relative paths in the settings start from
+    environment: Mapping[str, str]  # additional variables of the worker
+    where: Path  # the folder that relative paths start from
 
     @property
     def path(self) -> Path:
-        """The run's folder, for a process that works elsewhere."""
+        """The run's folder as an absolute path."""
         return self.where / self.folder
 
     def settings(self, scale: str) -> dict[str, Any]:
-        """What config.json holds once the run has begun."""
+        """The content of the run's config.json."""
         config = json.loads(json.dumps(dataclasses.asdict(self.run.config)))
         return {
             "experiment": self.experiment.folder,
@@ -51,17 +52,16 @@ class Job:
 
 
 def jobs(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str]) -> list[Job]:
-    """A job for each run that was asked for; `settings` are the words that followed the names.
+    """A job for each run of the requests; `settings` are the words after the names of experiments.
 
-    A worker is `nap run` with the same words and --shard k/n, n being the number of all runs: that shard
-    is one run. So a manifest names a command that does the same by hand, wherever that is given.
+    A worker is `nap run` with the same words and --shard k/n for n runs, so each manifest names a command
+    that does the same run by hand.
     """
     options = requests[0][1].options
     whole = [(each, replace(request, options=replace(options, shard="1/1"))) for each, request in requests]
     every = chosen(whole)
-    names, passed_on = [request.name for _, request in requests], list(for_workers(settings))
-    threads = str(options.threads or 1)
-    same = ("--out", str(options.out.absolute()), "--threads", threads)
+    names, threads = [request.name for _, request in requests], str(options.threads or 1)
+    words = (*names, *for_workers(settings), "--out", str(options.out.absolute()), "--threads", threads)
     environment = {"OMP_NUM_THREADS": threads} | {
         key: value for key, value in os.environ.items() if key.startswith("NAP_")
     }
@@ -72,21 +72,18 @@ def jobs(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str]
             experiment=experiment,
             run=run,
             folder=folder,
-            command=(*WORKER, *names, *passed_on, *same, "--shard", f"{n + 1}/{len(every)}"),
-            environment=environment | {MEANT: f"{experiment.name} {run.name}"},
+            command=(*WORKER, *words, "--shard", f"{n + 1}/{len(every)}"),
+            environment=environment | {EXPECTED_RUN: f"{experiment.name} {run.name}"},
             where=Path.cwd(),
         )
         for n, (folder, experiment, run) in list(enumerate(every))[shard_slice(options.shard, len(every))]
     ]
 
 
-VARIABLE = "NAP_OWN_EXPERIMENTS"
-
-
 def plugin_environment(names: Iterable[str]) -> dict[str, str]:
-    """What the environment of workers has more: the modules of these experiments, and where to look for them.
+    """The environment variable by which workers find experiments that are not built in.
 
-    Raises ValueError where a worker could not import one of them.
+    Raises ValueError if workers could not import one of them.
     """
     own = {name: modules()[name] for name in names if (BUILT_IN | OWN).get(name) != modules()[name]}
     for name, module in own.items():
@@ -96,20 +93,20 @@ def plugin_environment(names: Iterable[str]) -> dict[str, str]:
                 f"name is in sys.path; put it into a module of its own, and that into MODULES"
             )
     folders = [os.path.abspath(folder) for folder in sys.path]  # "" is the current one
-    return {VARIABLE: json.dumps({"modules": own, "folders": folders})} if own else {}
+    return {PLUGINS: json.dumps({"modules": own, "folders": folders})} if own else {}
 
 
 def adopt_plugins() -> None:
-    """Know here, in a worker, what `plugin_environment` gave the driver's environment for it."""
-    told = json.loads(os.environ.get(VARIABLE, "null"))
-    if told is not None:
-        MODULES.update(told["modules"])
-        sys.path[:] = dict.fromkeys([*told["folders"], *sys.path])  # in the driver's order
+    """In a worker: register the experiments of `plugin_environment`."""
+    plugins = json.loads(os.environ.get(PLUGINS, "null"))
+    if plugins is not None:
+        MODULES.update(plugins["modules"])
+        sys.path[:] = dict.fromkeys([*plugins["folders"], *sys.path])  # in the driver's order
 
 
 def _is_in_a_file(module: str) -> bool:
     try:
         found = find_spec(module.partition(":")[0])
-    except (ImportError, ValueError):  # a package that is not there; one made without a file, as __main__
+    except (ImportError, ValueError):  # no such package; a module without a file, as __main__
         return False
     return found is not None and found.origin is not None

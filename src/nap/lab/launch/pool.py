@@ -1,4 +1,4 @@
-"""This machine's cores and GPUs: a worker in each slot."""
+"""Workers on this machine, one in each slot: a core, a GPU or a share of a GPU."""
 
 from __future__ import annotations
 
@@ -12,59 +12,58 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from nap.lab.launch import worker_process
-from nap.lab.launch.engine import End
+from nap.lab.launch.engine import Exit
 from nap.lab.launch.jobs import Job
 from nap.lab.launch.options import SweepOptions
 from nap.lab.machine import SIDE_BY_SIDE, cores
 
 GPU = "CUDA_VISIBLE_DEVICES"
-Slot = Mapping[str, str]  # what the environment of a worker in it has more
+Slot = Mapping[str, str]  # environment variables of a worker in it
 
 
 class Pool:
-    """Workers in slots; a slot has the GPU that its workers see, if any."""
+    """Runs jobs in slots."""
 
     def __init__(self, slots: Sequence[Slot]):
         self._free, self.workers = list(slots), len(slots)
-        self.words = in_words(slots)
+        self.description = describe(slots)
 
-    def place(self, job: Job) -> Seated:
+    def submit(self, job: Job) -> PoolWorker:
         slot = self._free.pop(0)
         environment = {**job.environment, **slot, SIDE_BY_SIDE: str(self.workers)}
         log = job.path / worker_process.LOG_NAME
         try:
             worker = worker_process.start(job.command, where=job.where, log=log, environment=environment)
         except OSError:
-            self.give_back(slot)
+            self.free(slot)
             raise
-        return Seated(self, slot, worker)
+        return PoolWorker(self, slot, worker)
 
-    def give_back(self, slot: Slot) -> None:
-        """Make a slot free."""
+    def free(self, slot: Slot) -> None:
         self._free.append(slot)
 
 
-class Seated:
+class PoolWorker:
     """A worker in its slot."""
 
     def __init__(self, pool: Pool, slot: Slot, worker: subprocess.Popen[bytes]):
         self._pool, self._slot, self.worker = pool, slot, worker
 
-    def ended(self) -> End | None:
+    def poll(self) -> Exit | None:
         code = self.worker.poll()
         if code is None:
             return None
-        worker_process.let_go(self.worker)
-        self._pool.give_back(self._slot)
-        return End(code)
+        worker_process.release(self.worker)
+        self._pool.free(self._slot)
+        return Exit(code)
 
     def stop(self) -> None:
-        worker_process.let_go(self.worker)
+        worker_process.release(self.worker)
 
     def kill(self) -> None:
-        worker_process.let_go(self.worker)
-        with contextlib.suppress(ProcessLookupError):  # it has ended
-            os.killpg(self.worker.pid, signal.SIGKILL)  # its session: emulators and loaders, too
+        worker_process.release(self.worker)
+        with contextlib.suppress(ProcessLookupError):  # it has exited
+            os.killpg(self.worker.pid, signal.SIGKILL)  # with its emulators and data loaders
         self.worker.wait()
 
 
@@ -80,7 +79,7 @@ def slots_here(options: SweepOptions) -> list[Slot]:
 
 
 def slots(options: SweepOptions, *, cores: int, visible: Sequence[str]) -> list[Slot]:
-    """A slot for each share of a GPU, or where there is none, for as many cores as a run has threads.
+    """A slot for each share of a GPU; without GPUs, a slot for as many cores as a run has threads.
 
     >>> slots(SweepOptions(threads=2), cores=5, visible=[])
     [{}, {}]
@@ -95,18 +94,18 @@ def slots(options: SweepOptions, *, cores: int, visible: Sequence[str]) -> list[
         if not 0 <= number < len(visible):
             raise ValueError(f"--gpus {number}: there are {len(visible)} GPUs here, counted from 0")
     chosen = [visible[number] for number in options.gpus or range(len(visible))]
-    seats: list[Slot] = [{GPU: name} for _ in range(options.per_gpu) for name in chosen]
-    if options.workers > len(seats):
+    shares: list[Slot] = [{GPU: name} for _ in range(options.per_gpu) for name in chosen]
+    if options.workers > len(shares):
         raise ValueError(
             f"--workers {options.workers}: {len(chosen)} GPUs with {options.per_gpu} runs each "
-            f"hold {len(seats)}; let more runs share a GPU with --per-gpu, or take --device cpu"
+            f"hold {len(shares)}; let more runs share a GPU with --per-gpu, or take --device cpu"
         )
-    return seats[: options.workers or None]
+    return shares[: options.workers or None]
 
 
-def in_words(slots: Sequence[Slot]) -> str:
+def describe(slots: Sequence[Slot]) -> str:
     """
-    >>> in_words([{}, {}]), in_words([{GPU: "0"}, {GPU: "1"}, {GPU: "0"}])
+    >>> describe([{}, {}]), describe([{GPU: "0"}, {GPU: "1"}, {GPU: "0"}])
     ('2 workers here, on CPU', '3 workers here, on 2 GPUs')
     """
     gpus = Counter(slot[GPU] for slot in slots if GPU in slot)

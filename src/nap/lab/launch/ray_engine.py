@@ -12,14 +12,14 @@ import ray
 from ray.exceptions import RayError, TaskCancelledError
 
 from nap.lab.launch import worker_process
-from nap.lab.launch.engine import End, check_answers, gist
+from nap.lab.launch.engine import Exit, check_ray_address, error_line
 from nap.lab.launch.jobs import Job
 from nap.lab.launch.options import SweepOptions
 from nap.lab.machine import SIDE_BY_SIDE
 
 
 class Cluster:
-    """Tasks on a Ray cluster. Ray itself repeats none of them: that is for the driver to decide."""
+    """Tasks on a Ray cluster. Ray retries none of them: the driver does."""
 
     def __init__(self, options: SweepOptions):
         resources = ray.cluster_resources()
@@ -27,47 +27,44 @@ class Cluster:
         if options.device == "cuda" and not gpus:
             raise ValueError("--device cuda: this Ray cluster has no GPU; take --device cpu")
         with_gpu = options.device != "cpu" and gpus > 0
-        self.workers, cores, share = (
-            options.workers,
-            options.threads or 1,
-            1 / options.per_gpu if with_gpu else 0.0,
-        )
+        self.workers, cores = options.workers, options.threads or 1
+        share = 1 / options.per_gpu if with_gpu else 0.0
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         check_room(nodes, cores, share)
         most = side_by_side(nodes, cores, share)
         self._shared = {SIDE_BY_SIDE: str(min(most, options.workers or most))}
-        self.words = (
+        self.description = (
             f"Ray ({resources.get('CPU', 0):g} cores, {gpus:g} GPUs "
             f"on {len(nodes)} node{'s' * (len(nodes) > 1)})"
         )
-        self._sit: Any = ray.remote(num_cpus=cores, num_gpus=share, max_retries=0)(worker_process.run_worker)
+        self._task: Any = ray.remote(num_cpus=cores, num_gpus=share, max_retries=0)(worker_process.run_worker)
 
-    def place(self, job: Job) -> OnRay:
+    def submit(self, job: Job) -> RayTask:
         log = job.path / worker_process.LOG_NAME
-        task = self._sit.options(name=f"nap {job.label}")
+        task = self._task.options(name=f"nap {job.label}")
         result = task.remote(job.command, job.where, log, {**job.environment, **self._shared})
-        return OnRay(result, job.path)
+        return RayTask(result, job.path)
 
 
-class OnRay:
-    """A task that waits or works."""
+class RayTask:
+    """A task that waits or runs."""
 
     def __init__(self, result: Any, folder: Path):
         self._result, self._folder = result, folder
 
-    def ended(self) -> End | None:
+    def poll(self) -> Exit | None:
         ready, _ = ray.wait([self._result], timeout=0)
         if not ready:
             return None
         try:
-            return End(ray.get(self._result))
+            return Exit(ray.get(self._result))
         except TaskCancelledError:
-            return End(None, "cancelled")
+            return Exit(None, "cancelled")
         except RayError as error:  # its process or its node is gone
-            return End(None, f"{type(error).__name__}: {gist(str(error))}")
+            return Exit(None, f"{type(error).__name__}: {error_line(str(error))}")
 
     def stop(self) -> None:
-        worker_process.ask_to_stop(self._folder)  # Ray may lose what is sent to a task that has begun
+        worker_process.request_stop(self._folder)  # Ray may not deliver a cancellation to a running task
         ray.cancel(self._result)
 
     def kill(self) -> None:
@@ -75,17 +72,17 @@ class OnRay:
 
 
 def check_room(nodes: Sequence[Mapping[str, float]], cores: int, gpus: float) -> None:
-    """Refuse what no node can hold: Ray would wait for ever for one that can, and say nothing."""
-    fit = [node.get("CPU", 0.0) for node in nodes if node.get("GPU", 0.0) >= gpus]
-    if max(fit, default=0.0) < cores:
+    """Refuse what no node can hold: Ray would silently wait for ever."""
+    most = max((node.get("CPU", 0.0) for node in nodes if node.get("GPU", 0.0) >= gpus), default=0.0)
+    if most < cores:
         raise ValueError(
             f"--threads {cores}: no node of this Ray cluster has so many cores{' and a GPU' * (gpus > 0)}; "
-            f"the most is {max(fit, default=0.0):g}; take fewer threads{', or --device cpu' * (gpus > 0)}"
+            f"the most is {most:g}; take fewer threads{', or --device cpu' * (gpus > 0)}"
         )
 
 
 def side_by_side(nodes: Sequence[Mapping[str, float]], cores: int, gpus: float) -> int:
-    """How many tasks a node may have at a time, where that is most.
+    """How many tasks run at a time on the node with most of them.
 
     >>> side_by_side([{"CPU": 64.0}, {"CPU": 64.0, "GPU": 8.0}, {"CPU": 4.0, "GPU": 8.0}], 1, 0.5)
     16
@@ -99,9 +96,9 @@ def side_by_side(nodes: Sequence[Mapping[str, float]], cores: int, gpus: float) 
 
 @contextlib.contextmanager
 def cluster(options: SweepOptions) -> Iterator[Cluster]:
-    """The cluster at `how.address`, for as long as the block lasts."""
+    """The cluster at `--address`, until the end of the block."""
     try:
-        check_answers(options.address)
+        check_ray_address(options.address)
         ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError, SystemExit) as error:
         reason = " ".join(str(error).split())

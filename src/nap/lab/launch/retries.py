@@ -1,4 +1,4 @@
-"""A job, what became of it so far, and what follows when its worker has ended: run again, wait, or fail."""
+"""What to do when a worker exits: finish, run again, wait for another process, or give up."""
 
 from __future__ import annotations
 
@@ -6,109 +6,105 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from nap.lab.launch.engine import End, Placed
+from nap.lab.launch.engine import Exit, Handle
 from nap.lab.launch.jobs import Job
-from nap.lab.launch.run_state import Mark, RunState, mark
+from nap.lab.launch.run_state import RunState, Stamp, checkpoint_stamp
 from nap.lab.launch.worker_process import LOG_NAME
 from nap.lab.runner.run import STOPPED
 
-Standing = Literal["to do", "placed", "elsewhere", "finished", "failed", "refused"]
-OPEN: tuple[Standing, ...] = ("to do", "placed", "elsewhere")
+Status = Literal["to do", "submitted", "elsewhere", "finished", "failed", "refused"]
+OPEN: tuple[Status, ...] = ("to do", "submitted", "elsewhere")
+FAILED, BAD_USAGE, IN_USE = 1, 2, 3  # exit codes of `nap run`
+NO_DATA = 4  # of a worker only; `nap run` exits with 2 then
 
 
 @dataclass
 class Tracked:
-    """A job and what became of it so far."""
+    """A job and its progress in this sweep."""
 
     job: Job
-    standing: Standing
-    words: str = ""  # why it failed, or who works there
-    vain: int = 0  # attempts in a row without a new checkpoint
-    placed: Placed | None = None
-    began_at: Mark = None  # the checkpoint that its worker found
-    log_bytes: int = 0  # what earlier workers had said then
+    status: Status
+    detail: str = ""  # why it failed, or who else runs it
+    attempts: int = 0  # in a row without a new checkpoint
+    handle: Handle | None = None
+    stamp: Stamp = None  # of the checkpoint when its worker was submitted
+    log_bytes: int = 0  # length of its log then
 
-    def note_beginning(self) -> None:
-        """Remember how things are before a worker begins."""
+    def remember(self) -> None:
+        """Record checkpoint and log before a worker is submitted."""
         log = self.job.path / LOG_NAME
-        self.began_at, self.log_bytes = mark(self.job.path), log.stat().st_size if log.exists() else 0
+        self.stamp = checkpoint_stamp(self.job.path)
+        self.log_bytes = log.stat().st_size if log.exists() else 0
 
     @property
-    def needs(self) -> tuple[object, ...]:
-        """What runs of an experiment that read the same data have in common."""
+    def data(self) -> tuple[object, ...]:
+        """Equal for runs of an experiment that read the same data."""
         values = (getattr(self.job.run.config, key, None) for key in ("data", "text", "games"))
         return self.job.experiment.name, *values
 
 
-def tracked(job: Job, found: RunState) -> Tracked:
-    """A job as its folder says. Rows that are not those that were written are not written on to."""
-    if found.edited:
-        return Tracked(job, "failed", f"damaged: {found.words}")
-    if found.state == "finished":
+def track(job: Job, state: RunState) -> Tracked:
+    """A job with the status that its folder gives it."""
+    if state.rows_changed:
+        return Tracked(job, "failed", f"damaged: {state.detail}")
+    if state.state == "finished":
         return Tracked(job, "finished")
-    return Tracked(job, "elsewhere", found.words) if found.state == "in use" else Tracked(job, "to do")
+    return Tracked(job, "elsewhere", state.detail) if state.state == "in use" else Tracked(job, "to do")
 
 
-def counted(runs: Sequence[Tracked]) -> str:
-    """How many runs, in words."""
+def count_runs(runs: Sequence[Tracked]) -> str:
     return f"{len(runs)} run{'s' * (len(runs) != 1)}"
 
 
-Step = Literal["finished", "again", "elsewhere", "failed", "refused"]
-FAILED, BAD_USAGE, IN_USE = 1, 2, 3  # exit codes of `nap run` that are told apart
-NO_DATA = 4  # a worker's own: `nap run` ends with 2 then
-
-
 @dataclass(frozen=True)
-class Next:
-    """What to do with a run, and how many attempts at it in a row were in vain."""
+class Decision:
+    """What to do with a run, and its attempts in a row without a new checkpoint."""
 
-    step: Step
-    vain: int
+    step: Literal["finished", "again", "elsewhere", "failed", "refused"]
+    attempts: int
 
 
-def after(end: End, found: RunState, *, moved: bool, vain: int, retries: int) -> Next:
-    """What to do next with a run.
+def decide(end: Exit, state: RunState, *, progressed: bool, attempts: int, retries: int) -> Decision:
+    """What to do with a run whose worker has exited.
 
     Args:
-        end: how its worker ended.
-        found: what its folder says now; where that says "finished", nothing else matters.
-        moved: whether there is a new checkpoint since the worker began. An attempt without one was in
-            vain, whether it failed or was killed; `retries` of them in a row are forgiven.
-        vain: attempts in vain before this one.
+        state: of its folder now; if "finished", nothing else matters.
+        progressed: whether there is a new checkpoint since the worker was submitted. Otherwise the attempt
+            counts, whether it failed or was killed; `retries` of them in a row are allowed.
+        attempts: without a new checkpoint before this one.
 
-    >>> after(End(-9), RunState("begun", "killed"), moved=True, vain=2, retries=2)
-    Next(step='again', vain=0)
-    >>> after(End(-9), RunState("begun", "killed"), moved=False, vain=2, retries=2)
-    Next(step='failed', vain=3)
+    >>> decide(Exit(-9), RunState("begun", "killed"), progressed=True, attempts=2, retries=2)
+    Decision(step='again', attempts=0)
+    >>> decide(Exit(-9), RunState("begun", "killed"), progressed=False, attempts=2, retries=2)
+    Decision(step='failed', attempts=3)
     """
-    if found.state == "finished":
-        return Next("finished", 0)
-    if found.state == "in use" or end.code == IN_USE:
-        return Next("elsewhere", vain)
+    if state.state == "finished":
+        return Decision("finished", 0)
+    if state.state == "in use" or end.code == IN_USE:
+        return Decision("elsewhere", attempts)
     if end.code in (BAD_USAGE, NO_DATA):
-        return Next("refused", vain)
-    vain = 0 if moved else vain + 1
-    return Next("failed" if vain > retries or found.hopeless else "again", vain)
+        return Decision("refused", attempts)
+    attempts = 0 if progressed else attempts + 1
+    return Decision("failed" if attempts > retries or state.is_permanent else "again", attempts)
 
 
-def reason(job: Job, end: End, since: int = 0) -> str:
-    """Why a worker ended, in its own words if it had some: it wrote them to its log, behind `since` bytes."""
+def exit_reason(job: Job, end: Exit, since: int = 0) -> str:
+    """Why a worker exited: its last message in its log after `since` bytes, else its exit code."""
     if end.code is None or end.code <= 0 or end.code == STOPPED:
         return str(end)
-    said = "\n" + _said(job, since).strip()
+    log = "\n" + _read_log(job, since).strip()
     for prefix in (f"\n{job.label}: failed: ", "\nnap run: ", "\nnap: "):
-        if prefix in said:
-            words = said[said.rindex(prefix) + len(prefix) :]
-            return words.split("\n")[0] if prefix.endswith("failed: ") else words
-    last = said.split("\n")[-1].strip()
+        if prefix in log:
+            message = log[log.rindex(prefix) + len(prefix) :]
+            return message.split("\n")[0] if prefix.endswith("failed: ") else message
+    last = log.split("\n")[-1].strip()
     return f"{end}: {last} (more in {job.folder / LOG_NAME})" if last else str(end)
 
 
-def _said(job: Job, since: int) -> str:
+def _read_log(job: Job, since: int) -> str:
     try:
         with (job.path / LOG_NAME).open("rb") as file:
             file.seek(since)
             return file.read().decode("utf-8", errors="replace")
-    except OSError:  # no log, or a folder that cannot be read: that may be why it ended
+    except OSError:  # no log, or an unreadable folder
         return ""

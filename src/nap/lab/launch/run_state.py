@@ -1,8 +1,7 @@
-"""What a run's folder says: the only truth about what is finished, begun, failed or in use."""
+"""The state of a run, read from its folder: the only source for what is finished, failed or in use."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,75 +9,74 @@ from typing import Any, Literal
 from nap.lab import files, rows, stored
 from nap.lab.runner import checkpoint
 from nap.lab.runner.folder import CONFIG_NAME, LOCK_NAME, has_results, other_settings
-from nap.lab.runner.lock import user_of
+from nap.lab.runner.lock import lock_owner
 
 State = Literal["new", "begun", "failed", "damaged", "in use", "finished"]
-Mark = tuple[int, int] | None
+Stamp = tuple[int, int] | None
 
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a folder, and why or by whom."""
+    """The state of a run folder; `detail` says why it failed, or who uses it."""
 
     state: State
-    words: str = ""
-    seconds: float = 0.0  # of work in it
-    edited: bool = False  # its rows are not those that were written
+    detail: str = ""
+    seconds: float = 0.0  # of work so far
+    rows_changed: bool = False  # the rows are not those that the run wrote
 
     @property
-    def hopeless(self) -> bool:
-        """Whether to run again would meet the same again: numbers gone wild, rows that somebody edited."""
-        return self.edited or self.words.startswith("not finite")
+    def is_permanent(self) -> bool:
+        """Whether another attempt would fail in the same way."""
+        return self.rows_changed or self.detail.startswith("not finite")
 
 
 def read_state(folder: Path) -> RunState:
-    """The state of a run's folder; one that cannot be read is a failed one."""
+    """The state of a run's folder; "failed" if it cannot be read."""
     try:
-        return _look(folder)
+        return _read_state(folder)
     except OSError as error:
         return RunState("failed", str(error))
     except files.NotAFile as error:
         return RunState("damaged", str(error))
 
 
-def _look(folder: Path) -> RunState:
-    noted, problem = stored.read_manifest(folder / stored.MANIFEST)
-    seconds, finished = float(noted.get("seconds", 0.0)), noted.get("finished")
+def _read_state(folder: Path) -> RunState:
+    manifest, problem = stored.read_manifest(folder / stored.MANIFEST)
+    seconds, finished = float(manifest.get("seconds", 0.0)), manifest.get("finished")
     file = folder / rows.FILE_NAME
-    changed = stored.rows_damage(files.content(file) if file.exists() else b"", noted)
-    # asked last: who began in this moment may have cut rows that the manifest noted before
-    if finished is None and (owner := user_of(folder / LOCK_NAME)) is not None:
+    damage = stored.rows_damage(files.content(file) if file.exists() else b"", manifest)
+    # after the rows: a process that begins now may cut rows that this manifest counts
+    if finished is None and (owner := lock_owner(folder / LOCK_NAME)) is not None:
         return RunState("in use", owner, seconds)
     if problem:
         return RunState("damaged", problem)
-    if changed:
-        return RunState("damaged", f"{folder}/{changed}", seconds, edited=True)
+    if damage:
+        return RunState("damaged", f"{folder}/{damage}", seconds, rows_changed=True)
     if finished is not None:
         return RunState("finished", finished, seconds)
-    if not noted.get("sittings"):
+    if not manifest.get("sittings"):
         return RunState("new")
-    reason = noted["sittings"][-1]["exit"] or "killed"
+    reason = manifest["sittings"][-1]["exit"] or "killed"
     return RunState("failed" if reason.startswith(("failed", "not finite")) else "begun", reason, seconds)
 
 
-def settings_apart(folder: Path, asked: dict[str, Any], config: Any) -> list[str]:
-    """A line for each setting in which the folder's run differs from what was asked, as `nap run` sees it.
+def setting_differences(folder: Path, requested: dict[str, Any], config: Any) -> list[str]:
+    """One line for each setting in which the folder's run differs from the request.
 
-    None for settings that cannot be read: that run is damaged, and says so when it is opened.
+    None for a config.json that cannot be read: opening the folder reports it as damaged.
     """
     try:
-        there = json.loads(files.content(folder / CONFIG_NAME))
-    except (FileNotFoundError, ValueError, RecursionError):
+        there = files.parse_json(files.content(folder / CONFIG_NAME))
+    except (FileNotFoundError, ValueError):
         return []
-    if not isinstance(there, dict):
-        return []
-    return other_settings(there, asked, config) if has_results(folder) else []
+    known = isinstance(there, dict) and has_results(folder)
+    return other_settings(there, requested, config) if known else []
 
 
-def mark(folder: Path) -> Mark:
+def checkpoint_stamp(folder: Path) -> Stamp:
     """Changes whenever a new checkpoint is saved."""
     try:
         stat = (folder / checkpoint.FILE_NAME).stat()
-    except OSError:  # none yet, or a folder that cannot be used
+    except OSError:  # none yet, or an unreadable folder
         return None
     return stat.st_ino, stat.st_mtime_ns

@@ -1,9 +1,8 @@
-"""`nap tune`: the learning rate of each arm, found on seeds that no result uses.
+"""`nap tune`: a grid search for the learning rate of each arm, on seeds that no result uses.
 
-Every rate of the grid is a sweep of the experiment's runs, in a folder of its own. Where the best rate of an
-arm lies at an end of the grid, the next rate past that end is tried, for that arm alone, until the best lies
-inside. All of it resumes: what is finished is not run again. Runs are in such an order that a search that is
-cut off has compared all arms at the rates around the middle of the grid, on its first seeds.
+Each rate is a sweep in a folder of its own. While the best rate of an arm is at an end of the grid, the grid
+is extended there for that arm. Finished runs are not repeated. Runs are ordered by seed, then from the middle
+of the grid outwards, so that an interrupted search has compared all arms at the middle rates.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from nap.lab.options import Request, grouped
 from nap.lab.runner.run import STOPPED
 from nap.lab.seeds import FIRST_TUNING_SEED
 
-Drive = Callable[[str, Sequence[Job], TuneOptions], int]  # a title, what to run, how → the exit code
+Drive = Callable[[str, Sequence[Job], TuneOptions], int]  # (title, jobs, options) → exit code
 
 
 def tune(experiment: Experiment, request: Request, settings: Sequence[str]) -> int:
-    """Find the rates, write them to a file and print them; the exit code."""
+    """Search, write the best rates to a file and print them; returns the exit code."""
     options, tuning = request.options, experiment.tuning
     assert isinstance(options, TuneOptions)
     options.check()
@@ -56,48 +55,49 @@ def tune(experiment: Experiment, request: Request, settings: Sequence[str]) -> i
         todo = search.jobs(dict.fromkeys(search.groups, search.grid))
         print("\n".join(f"{job.label}: {read_state(job.path).state}" for job in todo))
         return 0
-    code, found = searched(search, options, on_engine)
+    code, tuned = search_rates(search, options, on_engine)
     if code == STOPPED:
-        if any(group.results for group in found.groups.values()):
-            Console().print(table(found))
+        if any(group.results for group in tuned.groups.values()):
+            Console().print(table(tuned))
             print("To decide on these: the same command with --conclude")
         return STOPPED
-    return _conclude(found, search.folder, options)
+    return _conclude(tuned, search.folder, options)
 
 
 def on_engine(title: str, todo: Sequence[Job], options: TuneOptions) -> int:
-    """Drive the jobs on the engine that was asked for; the exit code."""
+    """Drive the jobs on the engine of the options; returns the exit code."""
     return exit_code(driven(title, todo, options))
 
 
-def searched(search: Search, options: TuneOptions, drive: Drive) -> tuple[int, Tuned]:
-    """Results at the rates of the grid, and past its ends where the best lie there; `STOPPED` if cut off."""
+def search_rates(search: Search, options: TuneOptions, drive: Drive) -> tuple[int, Tuned]:
+    """Exit code and results over the grid, extended where a best rate is at its end."""
     tuning, grid = search.tuning, search.grid
     factor = grid[1] / grid[0]
     ends_at = math.inf if options.time_limit is None else time.monotonic() + options.time_limit
-    ask: dict[str, list[float]] = dict.fromkeys(search.groups, grid)
+    wanted: dict[str, list[float]] = dict.fromkeys(search.groups, grid)
     for step in range(options.extend + 1):
         left = None if options.time_limit is None else max(ends_at - time.monotonic(), 1e-3)
-        code = drive(f"tuning {search.experiment.name}", search.jobs(ask), replace(options, time_limit=left))
-        found = search.results()
-        write_json(search.folder / FILE_NAME, found.to_json() | {"finished": False})
-        if code == STOPPED or not all(group.results for group in found.groups.values()):
-            return code, found
-        ask = {
+        code = drive(
+            f"tuning {search.experiment.name}", search.jobs(wanted), replace(options, time_limit=left)
+        )
+        tuned = search.results()
+        write_json(search.folder / FILE_NAME, tuned.to_json() | {"finished": False})
+        if code == STOPPED or not all(group.results for group in tuned.groups.values()):
+            return code, tuned
+        wanted = {
             name: [rate]
-            for name, group in found.groups.items()
+            for name, group in tuned.groups.items()
             if step < options.extend and (rate := group.beyond(tuning, factor)) is not None
         }
-        if not ask:
+        if not wanted:
             break
-        print(
-            f"Best at an end of the grid, so more rates: {'; '.join(f'{k} {v[0]:g}' for k, v in ask.items())}"
-        )
-    return code, found
+        more = "; ".join(f"{name} {rate:g}" for name, (rate,) in wanted.items())
+        print(f"Best at an end of the grid, so more rates: {more}")
+    return code, tuned
 
 
 class Search:
-    """The runs of one tuning: which there are, and what came of them."""
+    """The runs of one search, and their results."""
 
     def __init__(self, experiment: Experiment, request: Request, settings: Sequence[str], tuning: Tuning):
         self.experiment, self.tuning, self.options = experiment, tuning, request.options
@@ -114,7 +114,7 @@ class Search:
 
     @property
     def grid(self) -> list[float]:
-        """Where the search starts, from low to high."""
+        """The rates to start from, from low to high."""
         return sorted(set(self.options.rates or self.tuning.rates))  # type: ignore[attr-defined]
 
     @property
@@ -126,22 +126,22 @@ class Search:
         plain = home(self.experiment, self._request.options)
         return plain.with_name(f"{plain.name}-tuning")
 
-    def jobs(self, ask: Mapping[str, Sequence[float]]) -> list[Job]:
-        """A job for each deciding run of these groups at these rates, seed by seed, middle rates first."""
-        rates = sorted({rate for rates in ask.values() for rate in rates})
+    def jobs(self, wanted: Mapping[str, Sequence[float]]) -> list[Job]:
+        """A job for each run of these groups at these rates, seed by seed, middle rates first."""
+        rates = sorted({rate for rates in wanted.values() for rate in rates})
         middle = rates[len(rates) // 2]
         rates.sort(key=lambda rate: abs(math.log(rate / middle)))
-        found = [
+        todo = [
             replace(job, label=f"{job.label} at {rate:g}")
             for rate in rates
             for job in self._at(rate)
-            if job.run.decides and rate in ask.get(job.run.tuned_as, ())
+            if job.run.decides and rate in wanted.get(job.run.tuned_as, ())
         ]
-        return sorted(found, key=lambda job: first_seed(job.run))
+        return sorted(todo, key=lambda job: first_seed(job.run))
 
     def results(self) -> Tuned:
-        """What the finished runs say: of each group, on the seeds that all its rates have."""
-        found: dict[str, dict[float, dict[int, float | None]]] = {name: {} for name in self.configs}
+        """Results of the finished runs of each group, on the seeds that all its rates have."""
+        scores: dict[str, dict[float, dict[int, float | None]]] = {name: {} for name in self.configs}
         for folder in self.folder.glob("lr-*"):
             if (rate := _rate_of(folder)) is None:
                 continue
@@ -150,10 +150,10 @@ class Search:
                 if job.run.decides and state.state in ("finished", "failed"):
                     path = job.path / rows.FILE_NAME
                     written = list(rows.read(path)) if state.state == "finished" else []
-                    found[job.run.tuned_as].setdefault(rate, {}).update(self._scores(written, job))
+                    scores[job.run.tuned_as].setdefault(rate, {}).update(self._scores(written, job))
         groups = {
             name: Sensitivity(on_shared_seeds(of, self.seeds), self.configs[name])
-            for name, of in found.items()
+            for name, of in scores.items()
         }
         about = self.experiment.name, self.options.scale
         return Tuned(*about, self.tuning, list(self.seeds), groups, self.labels)
@@ -164,9 +164,9 @@ class Search:
         return jobs([(self.experiment, request)], [*self._words, "--learning-rate", f"{rate:g}"])
 
     def _scores(self, written: Sequence[rows.Row], job: Job) -> dict[int, float | None]:
-        """The metric of each seed of a run, None where it has none: the run broke down."""
-        metric, own = self.tuning.metric, getattr(job.run.config, "seeds", None) or self.seeds
-        values: dict[int, list[float]] = {seed: [] for seed in own}
+        """The metric of each seed of a run; None if it diverged."""
+        metric, seeds = self.tuning.metric, getattr(job.run.config, "seeds", None) or self.seeds
+        values: dict[int, list[float]] = {seed: [] for seed in seeds}
         for row in written:
             if row.get("kind") is None and metric in row:
                 values[row["seed"]].append(math.nan if row[metric] is None else row[metric])
@@ -180,7 +180,7 @@ class Search:
 def on_shared_seeds(
     results: Mapping[float, Mapping[int, float | None]], seeds: Sequence[int]
 ) -> dict[float, tuple[float | None, ...]]:
-    """Results by rate on the seeds that every rate has, so that rates are compared alike.
+    """Results by rate, on the seeds that every rate has.
 
     >>> on_shared_seeds({1e-3: {100: 0.5, 101: 0.7}, 2e-3: {100: 0.6}}, seeds=[100, 101, 102])
     {0.001: (0.5,), 0.002: (0.6,)}
@@ -190,7 +190,7 @@ def on_shared_seeds(
 
 
 def _rate_of(folder: Path) -> float | None:
-    """The learning rate that a folder of a tuning is for; None where it is no such folder."""
+    """The learning rate in the name of a folder; None if it is no folder of a search."""
     try:
         rate = float(folder.name.removeprefix("lr-"))
     except ValueError:
@@ -202,38 +202,38 @@ def _words(changes: Mapping[str, Any]) -> list[str]:
     return [word for key, value in changes.items() for word in (f"--{key.replace('_', '-')}", str(value))]
 
 
-def _conclude(found: Tuned, folder: Path, options: TuneOptions) -> int:
-    """Print the table and write the file; 1 where an arm has no rate, or its best lies at an end."""
-    if not decided(found, folder):
+def _conclude(tuned: Tuned, folder: Path, options: TuneOptions) -> int:
+    """Print and write the best rates; 1 if an arm has none, or if one is at an end of the grid."""
+    if not save_rates(tuned, folder):
         return 1
     print(
-        f"\nRates: {folder / FILE_NAME}\nResults at these rates: nap run {found.experiment} "
-        f"--scale {found.scale} --tuned {folder / FILE_NAME}\nThe plot: nap report {folder}"
+        f"\nRates: {folder / FILE_NAME}\nResults at these rates: nap run {tuned.experiment} "
+        f"--scale {tuned.scale} --tuned {folder / FILE_NAME}\nThe plot: nap report {folder}"
     )
-    fewer = {len(values) for group in found.groups.values() for values in group.results.values()}
-    if min(fewer) < len(found.seeds):
-        print(f"Some arms are decided on {min(fewer)} of {len(found.seeds)} seeds: the search was cut off")
-    return int(at_an_end(found, options))
+    fewest = min(len(values) for group in tuned.groups.values() for values in group.results.values())
+    if fewest < len(tuned.seeds):
+        print(f"Some arms are decided on {fewest} of {len(tuned.seeds)} seeds: the search was cut off")
+    return int(is_at_an_end(tuned, options))
 
 
-def decided(found: Tuned, folder: Path) -> bool:
-    """Print the table, and write the file where every arm has a rate."""
-    Console().print(table(found))
-    unmeasured = [name for name, group in found.groups.items() if not group.results]
+def save_rates(tuned: Tuned, folder: Path) -> bool:
+    """Print the table; write the file and return True if every arm has a rate."""
+    Console().print(table(tuned))
+    unmeasured = [name for name, group in tuned.groups.items() if not group.results]
     if unmeasured:
         print(f"No finished runs of {', '.join(unmeasured)}: give the same command without --conclude")
         return False
-    lost = [name for name, group in found.groups.items() if group.best(found.tuning) is None]
-    if lost:
-        print(f"No rate worked for {', '.join(lost)}: the search is not finished; try smaller --rates")
+    diverged = [name for name, group in tuned.groups.items() if group.best(tuned.tuning) is None]
+    if diverged:
+        print(f"No rate worked for {', '.join(diverged)}: the search is not finished; try smaller --rates")
         return False
-    write_json(folder / FILE_NAME, found.to_json())
+    write_json(folder / FILE_NAME, tuned.to_json())
     return True
 
 
-def at_an_end(found: Tuned, options: TuneOptions) -> bool:
-    """Whether an arm's best rate is the lowest or highest that was tried; says so."""
-    edges = [name for name, group in found.groups.items() if group.beyond(found.tuning, 2.0) is not None]
+def is_at_an_end(tuned: Tuned, options: TuneOptions) -> bool:
+    """Whether an arm's best rate is the lowest or highest one; prints which."""
+    edges = [name for name, group in tuned.groups.items() if group.beyond(tuned.tuning, 2.0) is not None]
     if edges:
         print(
             f"The best rate is at an end of the grid for {', '.join(edges)}; raise --extend {options.extend}"
@@ -241,27 +241,27 @@ def at_an_end(found: Tuned, options: TuneOptions) -> bool:
     return bool(edges)
 
 
-def table(found: Tuned) -> Table:
-    """Every arm's results by learning rate; the best is bold."""
-    rates = sorted({rate for group in found.groups.values() for rate in group.results})
-    title = f"{found.experiment}: {found.tuning.metric.replace('_', ' ')} by learning rate, mean of seeds "
-    shown = Table(title=escape(f"{title}{found.seeds[0]} to {found.seeds[-1]}"), box=SIMPLE, padding=(0, 1))
+def table(tuned: Tuned) -> Table:
+    """Results of each arm by learning rate; the best is bold."""
+    rates = sorted({rate for group in tuned.groups.values() for rate in group.results})
+    title = f"{tuned.experiment}: {tuned.tuning.metric.replace('_', ' ')} by learning rate, mean of seeds "
+    shown = Table(title=escape(f"{title}{tuned.seeds[0]} to {tuned.seeds[-1]}"), box=SIMPLE, padding=(0, 1))
     shown.add_column("arm", overflow="fold")
     for rate in rates:
         shown.add_column(short(rate), justify="right", no_wrap=True)
-    for name, group in found.groups.items():
-        best = group.best(found.tuning)
+    for name, group in tuned.groups.items():
+        best = group.best(tuned.tuning)
         cells = []
         for rate in rates:
             mean = group.mean(rate) if rate in group.results else None
-            text = "" if rate not in group.results else "broke" if mean is None else f"{mean:.3g}"
+            text = "" if rate not in group.results else "diverged" if mean is None else f"{mean:.3g}"
             cells.append(f"[bold]{text}[/bold]" if rate == best else text)
-        shown.add_row(escape(found.labels.get(name, name)), *cells)
+        shown.add_row(escape(tuned.labels.get(name, name)), *cells)
     return shown
 
 
 def short(rate: float) -> str:
-    """A learning rate in few characters.
+    """A learning rate in short notation.
 
     >>> short(0.0002), short(0.00125), short(1.0)
     ('2e-4', '1.25e-3', '1e0')

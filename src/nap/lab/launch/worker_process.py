@@ -1,7 +1,7 @@
-"""A worker on a leash: a process that saves and ends when the one that started it lets go, or dies.
+"""Starts a worker process, which saves and exits when its standard input is closed.
 
-The leash is the worker's standard input. The system closes it when its holder is gone, however it went.
-Imports next to nothing, so that it starts at once wherever an engine places it.
+The system closes it as well when the process that started the worker dies. This module imports little, so
+that it starts quickly on any node.
 """
 
 from __future__ import annotations
@@ -13,27 +13,30 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from nap.lab import files
 
-LOG_NAME = "worker.log"  # in a run's folder: what its workers said
-STOP_NAME = "worker.stop"  # there, too, as long as somebody asks for its worker to save and end
-LOOK_EVERY_SECONDS, LOOK_FOR_STOP_SECONDS = 0.1, 1.0
+LOG_NAME = "worker.log"  # in a run's folder: the output of its workers
+STOP_NAME = "worker.stop"  # there too, while its worker is asked to save and exit
+POLL_SECONDS, STOP_POLL_SECONDS = 0.1, 1.0
 
 
 def start(
     command: Sequence[str], *, where: Path, log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """A worker that has begun; in a session of its own, since Ctrl-C is for the driver to answer.
+    """Start a worker in the folder `where`, or in the run's own folder if this machine lacks that one.
 
-    Where this machine has no folder `where`, it works in the run's own.
+    It has a process session of its own, since the driver handles Ctrl-C.
     """
-    with _appended(log) as said:
+    try:
+        output = files.opened(log, "ab")
+    except files.NotAFile as error:
+        raise OSError(errno.EINVAL, str(error)) from error
+    with output:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             cwd=where if where.is_dir() else log.parent,
             env={**os.environ, **environment},
@@ -41,54 +44,42 @@ def start(
         )
 
 
-def _appended(log: Path) -> IO[bytes]:
-    try:
-        return files.opened(log, "ab")
-    except files.NotAFile as error:
-        raise OSError(errno.EINVAL, str(error)) from error
-
-
-def let_go(worker: subprocess.Popen[bytes]) -> None:
-    """Ask a worker to save and end."""
+def release(worker: subprocess.Popen[bytes]) -> None:
+    """Ask a worker to save and exit."""
     if worker.stdin is not None:
-        with contextlib.suppress(OSError):  # it has ended already
+        with contextlib.suppress(OSError):  # it has exited already
             worker.stdin.close()
 
 
-def ask_to_stop(folder: Path) -> None:
-    """Have `run_worker` let go of the worker of that run, wherever it sits, once it looks into the folder."""
-    with contextlib.suppress(OSError):  # no room, for example: the engine's own way is left
+def request_stop(folder: Path) -> None:
+    """Ask the `run_worker` of this run, on whatever node, to release its worker."""
+    with contextlib.suppress(OSError):  # on a full disk the engine's own cancellation is left
         os.close(os.open(folder / STOP_NAME, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666))
 
 
-def forget_stop(folder: Path) -> None:
-    """Take back what was asked of an earlier worker."""
+def withdraw_stop(folder: Path) -> None:
+    """Withdraw `request_stop`, which was for an earlier worker."""
     (folder / STOP_NAME).unlink(missing_ok=True)
 
 
 def run_worker(command: Sequence[str], where: Path, log: Path, environment: Mapping[str, str]) -> int:
-    """The exit code of a worker that runs to its end beside this process: a task of Ray, a job of SLURM.
+    """Run a worker to its end, inside of a Ray task or a SLURM job; returns its exit code.
 
-    Whatever ends the wait, a cancelled task, a time that is up, or `ask_to_stop`, lets the worker save first.
+    A cancelled task, a time limit or `request_stop` lets the worker save first.
     """
-    worker, next_look = start(command, where=where, log=log, environment=environment), 0.0
+    worker, next_check = start(command, where=where, log=log, environment=environment), 0.0
     try:
         while worker.poll() is None:  # short waits: an interrupt is seen between them
-            if time.monotonic() >= next_look:
+            if time.monotonic() >= next_check:
                 if (log.parent / STOP_NAME).exists():
                     break
-                next_look = time.monotonic() + LOOK_FOR_STOP_SECONDS
-            time.sleep(LOOK_EVERY_SECONDS)
+                next_check = time.monotonic() + STOP_POLL_SECONDS
+            time.sleep(POLL_SECONDS)
     finally:
-        let_go(worker)
-        _see_out(worker)
-        with contextlib.suppress(OSError):  # the next who places this run forgets it, too
-            forget_stop(log.parent)
+        release(worker)
+        while worker.returncode is None:  # until it has saved, however often it is interrupted
+            with contextlib.suppress(KeyboardInterrupt):
+                worker.wait()
+        with contextlib.suppress(OSError):  # the driver withdraws it as well
+            withdraw_stop(log.parent)
     return worker.returncode
-
-
-def _see_out(worker: subprocess.Popen[bytes]) -> None:
-    """Wait until a worker has saved; one who asks twice does not make it quicker."""
-    while worker.returncode is None:
-        with contextlib.suppress(KeyboardInterrupt):
-            worker.wait()

@@ -1,10 +1,7 @@
-"""Checkpoints: written aside, checksummed, read without running code, the previous one kept.
+"""Checkpoints: replaced atomically, checksummed, read without running code; the previous one is kept.
 
-A single flipped bit in a file loads without complaint in `torch.load`, so a checkpoint carries the checksum
-of its content: of keys, types, numbers, dtypes, shapes and every tensor byte. Device, strides and aliasing
-are no part of the content.
-
-`torch.load(path, weights_only=True)["state"]` reads one without this module.
+`torch.load` does not notice a flipped bit, so a checkpoint holds a SHA-256 of its keys, types, numbers,
+dtypes, shapes and tensor bytes. `torch.load(path, weights_only=True)["state"]` reads one without this module.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import pickle
 import shutil
 import struct
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,16 +32,13 @@ State = dict[str, Any]
 
 
 class Damaged(ValueError):
-    """A file that is no checkpoint, or no longer the one that was written."""
+    """A file that is not a checkpoint, or not the one that was written."""
 
 
 def save(path: Path, state: State) -> None:
-    """Replace the checkpoint at `path` by `state`; what was there becomes the previous one.
-
-    Where that fails, for want of space or otherwise, the checkpoint in place stays as it was.
-    """
+    """Replace the checkpoint at `path`, which becomes the previous one; if this fails it stays."""
     state = plain(state)
-    size = sum(tensor.nbytes for tensor in tensors(state)) + 2**16  # and the file's own structure
+    size = sum(tensor.nbytes for tensor in tensors(state)) + 2**16  # plus the structure of the file
     with disk_errors_named(path, size):
         free = shutil.disk_usage(path.parent).free
         if free < size:
@@ -54,7 +48,7 @@ def save(path: Path, state: State) -> None:
 
 
 def load(path: Path) -> State:
-    """The state that was saved at `path`, exactly; raises `Damaged` with the reason otherwise."""
+    """The state that was saved at `path`; raises `Damaged` with the reason if it is not as it was saved."""
     if not files.is_file(path):
         raise Damaged("it is no file")
     with path.open("rb") as file:
@@ -67,8 +61,8 @@ def load(path: Path) -> State:
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch remarks on odd files; the verdict below is enough
-            # Mapped, a tensor whose size was damaged cannot grow its storage: torch refuses it.
+            warnings.simplefilter("ignore")  # of torch, on odd files
+            # with mmap, torch refuses a tensor whose damaged size exceeds its storage
             stored = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
         return _checked(stored)
     except Damaged:
@@ -77,16 +71,17 @@ def load(path: Path) -> State:
         if "weights_only" in str(error) or "Unsupported" in str(error):
             raise Damaged("it would run code when it is read, which no checkpoint of ours does") from error
         raise Damaged("it cannot be read: its bytes are no checkpoint's") from error
-    except Exception as error:  # a damaged file fails in every way there is
+    except Exception as error:  # a damaged file fails in many ways
         if "central directory" in str(error):
             raise Damaged("it is cut off: its end is missing") from error
-        raise Damaged(f"it cannot be read ({type(error).__name__}: {_first_line(error)})") from error
+        line = (str(error).splitlines() or ["no details"])[0][:200]
+        raise Damaged(f"it cannot be read ({type(error).__name__}: {line})") from error
 
 
 def load_latest(folder: Path) -> tuple[State | None, list[str]]:
-    """The newest good checkpoint of a run and notes on what was refused; None where there is none yet.
+    """The newest intact checkpoint of a run, and a note on a damaged one; None if there is none yet.
 
-    A refused file is renamed, so that the next save does not keep it in place of a good one.
+    A damaged file is renamed, so that the next save does not keep it as the previous checkpoint.
     """
     newest, previous = folder / FILE_NAME, folder / PREVIOUS_NAME
     present = [path for path in (newest, previous) if path.exists()]
@@ -110,31 +105,20 @@ def load_latest(folder: Path) -> tuple[State | None, list[str]]:
 
 
 def _checked(stored: Any) -> State:
-    """The state inside of what a file held."""
+    """The state in the content of a file."""
     if not (isinstance(stored, dict) and {"format", "sha256", "state"} <= set(stored)):
         raise Damaged("it is no checkpoint of a run")
     if stored["format"] != FORMAT:
         raise Damaged(f"its format is {stored['format']!r}, not {FORMAT!r}")
-    state: State = _in_memory(plain(stored["state"]))
+    state: State = map_tensors(plain(stored["state"]), Tensor.clone)  # the file is mapped, and may change
     if checksum(state) != stored["sha256"]:
         raise Damaged("its checksum does not match its content")
     return state
 
 
-def _in_memory(value: Any) -> Any:
-    """A copy that does not depend on the file any more."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {key: _in_memory(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_in_memory(item) for item in value)
-    return value
-
-
 @contextmanager
 def _without_crc32() -> Iterator[None]:
-    """torch's own CRC-32 takes three times as long as writing does, and torch.load never checks it."""
+    """Switch off torch's CRC-32, which takes three times as long as writing and is never checked."""
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:
@@ -143,18 +127,11 @@ def _without_crc32() -> Iterator[None]:
         torch.serialization.set_crc32_options(before)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or ["no details"])[0][:200]
-
-
 _LEAVES = (type(None), bool, int, float, str)
 
 
 def plain(value: Any, name: str = "state") -> Any:
-    """`value` with detached tensors on the CPU inside dicts, lists and tuples; a copy only where needed.
-
-    Anything else is refused here, at the save, since `torch.load(weights_only=True)` would refuse it.
-    """
+    """`value` with tensors detached, dense and on the CPU; refuses types that weights_only cannot load."""
     if type(value) in (Tensor, nn.Parameter):
         return _plain_tensor(value, name)
     if isinstance(value, Mapping):
@@ -172,8 +149,19 @@ def plain(value: Any, name: str = "state") -> Any:
     )
 
 
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Nested dicts, lists and tuples with `change` applied to each tensor."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map_tensors(item, change) for item in value)
+    return value
+
+
 def tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor inside, in order."""
+    """All tensors in nested dicts, lists and tuples, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping | list | tuple):
@@ -182,7 +170,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def checksum(value: Any) -> str:
-    """SHA-256 over plain data, whatever the order of its dicts' keys.
+    """SHA-256 of nested plain data; the order of keys in dicts does not matter.
 
     >>> checksum({"a": 1, "b": torch.ones(2)}) == checksum({"b": torch.ones(2), "a": 1})
     True
@@ -191,7 +179,7 @@ def checksum(value: Any) -> str:
     """
     digest = hashlib.sha256()
     for piece in _pieces(value):
-        # Each piece is preceded by its length: no two different states give one sequence of bytes.
+        # with its length before each piece, different states cannot give the same bytes
         digest.update(struct.pack("<Q", len(piece)))
         digest.update(piece)
     return digest.hexdigest()

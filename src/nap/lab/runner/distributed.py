@@ -1,8 +1,7 @@
-"""The processes that torchrun started for one command, and how they keep in step.
+"""The processes that torchrun started for one command.
 
-Rank 0 writes, prints and decides; the others wait for what it broadcasts. What all ranks do together ends
-well on all of them or on none. Control messages travel over gloo, apart from the gradients: a rank may wait
-for hours while another one writes files.
+Rank 0 writes, prints and decides; the others follow what it broadcasts. A call on all ranks succeeds on all
+of them or on none. Control messages go over gloo, since a rank may wait for hours while rank 0 writes files.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from nap.lab.runner import checkpoint
@@ -28,16 +26,16 @@ from nap.lab.runner.work import Work, Wrapped
 Parallel = Literal["ddp", "fsdp"]
 T = TypeVar("T")
 LONG = timedelta(days=30)
-PATIENCE_SECONDS = 10.0  # that one that failed waits for the others to come there; torchrun grants 30 in all
+PATIENCE_SECONDS = 10.0  # a failed rank waits so long for the others; torchrun kills after 30
 
 
 class ProcessLost(OSError):
-    """The processes are out of step: one is gone, or failed where the others wait for it. All must end."""
+    """A rank is gone, or failed while the others wait for it: all processes must end."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Which of how many processes this is."""
+    """The rank of this process."""
 
     rank: int = 0
     world_size: int = 1
@@ -45,18 +43,14 @@ class Rank:
 
     @classmethod
     def from_environment(cls) -> Rank:
-        """As torchrun says it; the only one where there is no torchrun."""
+        """The rank that torchrun set; rank 0 of 1 without torchrun."""
         if "TORCHELASTIC_RUN_ID" not in os.environ:
             return cls()
         return cls(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")))
 
 
 class ProcessGroup:
-    """All processes of a command, seen from one of them; by default it is alone.
-
-    Args:
-        parallel: how the processes share a network: a copy on each (ddp), or a piece on each (fsdp).
-    """
+    """The processes of a command; with "ddp" each has a copy of the network, with "fsdp" a shard."""
 
     def __init__(
         self, rank: Rank | None = None, *, parallel: Parallel = "ddp", gloo: Any = None, store: Any = None
@@ -64,25 +58,23 @@ class ProcessGroup:
         rank = rank or Rank()
         self.rank, self.world_size, self.parallel = rank.rank, rank.world_size, parallel
         self.in_sync, self._round = True, 0
-        self._gloo = gloo  # the group of all processes, over gloo
-        self._store = store  # a store that all of them read
+        self._gloo, self._store = gloo, store
 
     @property
     def is_rank0(self) -> bool:
-        """Whether this is the process that writes, prints and decides."""
         return self.rank == 0
 
     def broadcast(self, value: Any = None) -> Any:
-        """What rank 0 gives, on every process. Tensors go one by one, and arrive on the CPU."""
+        """The value of rank 0, on every process; tensors arrive on the CPU."""
         if self.world_size == 1:
             return value
         if not self.in_sync:
             raise ProcessLost("the processes are out of step, so they end")
         try:
-            frame = [_mapped(value, lambda t: torch.empty_like(t, device="meta"))]
+            frame = [checkpoint.map_tensors(value, lambda t: torch.empty_like(t, device="meta"))]
             dist.broadcast_object_list(frame, src=0, group=self._gloo)
             if not self.is_rank0:
-                value = _mapped(frame[0], lambda t: torch.empty(t.shape, dtype=t.dtype))
+                value = checkpoint.map_tensors(frame[0], lambda t: torch.empty(t.shape, dtype=t.dtype))
             for tensor in checkpoint.tensors(value):
                 if tensor.numel():
                     dist.broadcast(
@@ -95,10 +87,9 @@ class ProcessGroup:
         return value
 
     def on_all_ranks(self, do: Callable[[], T]) -> T:
-        """What `do` gives here, once every process has done it. If one failed, all raise.
+        """The result of `do` here, once every rank has called it; if one rank fails, all raise.
 
-        One that fails while the others wait for it, in the middle of a step for example, cannot tell
-        them: it raises `ProcessLost`, and torchrun ends the others.
+        A rank that fails inside a collective operation raises `ProcessLost`, and torchrun ends the others.
         """
         if self.world_size == 1:
             return do()
@@ -119,16 +110,16 @@ class ProcessGroup:
         return result  # type: ignore[return-value]
 
     def all_equal(self, value: Any) -> bool:
-        """Whether every process gives the same value."""
+        """Whether all ranks have the same value."""
         if self.world_size == 1:
             return True
-        said: list[Any] = [None] * self.world_size
-        dist.all_gather_object(said, value, group=self._gloo)
-        return all(each == value for each in said)
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self._gloo)
+        return all(each == value for each in values)
 
     @contextmanager
     def rank0_first(self) -> Iterator[None]:
-        """Rank 0 goes through this block, then the others at once: they find the files that it made."""
+        """Rank 0 runs this block first, then the other ranks, which find the files that it made."""
         if self.world_size > 1 and not self.is_rank0:
             dist.barrier(self._gloo)
         try:
@@ -138,24 +129,24 @@ class ProcessGroup:
                 dist.barrier(self._gloo)
 
     def _failures(self, mine: Exception | None) -> dict[int, str]:
-        said: list[str | None] = [None] * self.world_size
+        errors: list[str | None] = [None] * self.world_size
         self._round += 1
         try:
             self._store.set(str(self.rank), str(self._round))
             if mine is not None:
                 self._wait_for_all()
-            dist.all_gather_object(said, None if mine is None else _line(mine), group=self._gloo)
+            dist.all_gather_object(errors, None if mine is None else _line(mine), group=self._gloo)
         except RuntimeError as error:
             reason = _line(error if mine is None else mine)
             raise ProcessLost(f"rank {self.rank} cannot go on with the others: {reason}") from (mine or error)
-        return {rank: text for rank, text in enumerate(said) if text is not None}
+        return {rank: text for rank, text in enumerate(errors) if text is not None}
 
     def _wait_for_all(self) -> None:
-        """Return when all have come as far as this process; those that wait for it inside a step never do."""
-        late = time.monotonic() + PATIENCE_SECONDS
+        """Return once all ranks have reached this call; those inside a collective operation never do."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
         for rank in range(self.world_size):
             while not (self._store.check([str(rank)]) and int(self._store.get(str(rank))) >= self._round):
-                if time.monotonic() > late:
+                if time.monotonic() > deadline:
                     raise RuntimeError(f"rank {rank} did not come in {PATIENCE_SECONDS:g} seconds")
                 time.sleep(0.05)
 
@@ -164,7 +155,7 @@ _group = ProcessGroup()
 
 
 def current_group() -> ProcessGroup:
-    """The group that this process belongs to."""
+    """The process group of the command that is running."""
     return _group
 
 
@@ -172,10 +163,7 @@ def current_group() -> ProcessGroup:
 def process_group(
     rank: Rank, device: torch.device, *, parallel: Parallel = "ddp", store: dist.Store | None = None
 ) -> Iterator[ProcessGroup]:
-    """The group of all processes that torchrun started, which `current_group` then gives, too.
-
-    They find each other in `store`, by default the one that torchrun keeps.
-    """
+    """Join the processes that torchrun started; `current_group` returns this group inside the block."""
     global _group
     if rank.world_size == 1:
         yield _group
@@ -192,43 +180,41 @@ def process_group(
         yield _group
     finally:
         _group = before
-        gc.collect()  # what still holds the group would end its threads too late, and abort the process
+        gc.collect()  # a group that is freed later would abort the process
         dist.destroy_process_group()
 
 
 class OnAllRanks(Wrapped):
-    """A work as rank 0 calls it: each call is made on every rank."""
+    """On rank 0: each call of this work is made on every rank."""
 
     def __init__(self, work: Work, group: ProcessGroup):
         super().__init__(work)
         self._group = group
 
     def step(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._on_all("step")
-        return rows
+        return cast(list[dict[str, Any]], self._on_all("step"))
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._on_all("state_dict")
-        return state
+        return cast(dict[str, Any], self._on_all("state_dict"))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._on_all("load_state_dict", state)
 
-    def _on_all(self, name: str, *given: Any) -> Any:
-        self._group.broadcast((name, *given))
-        return self._group.on_all_ranks(partial(getattr(self._work, name), *given))
+    def _on_all(self, name: str, *args: Any) -> Any:
+        self._group.broadcast((name, *args))
+        return self._group.on_all_ranks(partial(getattr(self._work, name), *args))
 
 
 @contextmanager
 def on_all_ranks(work: Work, group: ProcessGroup) -> Iterator[Work]:
-    """The work as rank 0 calls it, until the end of the block."""
+    """The work for rank 0 to call; the other ranks follow until the end of the block."""
     with released(group):
         yield work if group.world_size == 1 else OnAllRanks(work, group)
 
 
 @contextmanager
 def released(group: ProcessGroup) -> Iterator[None]:
-    """At the end, whatever the reason, the processes that follow are told that it is the end."""
+    """At the end of the block, also after an error, tell the ranks that follow to stop."""
     try:
         yield
     finally:
@@ -237,31 +223,20 @@ def released(group: ProcessGroup) -> Iterator[None]:
 
 
 def follow_rank0(work: Work, group: ProcessGroup) -> None:
-    """Do what rank 0 does with its work, until it ends there."""
+    """Repeat the calls that rank 0 makes on its work, until it tells this rank to stop."""
     while (command := group.broadcast()) is not None:
-        name, *given = command
-        try_on_all_ranks(group, partial(getattr(work, name), *given))
+        name, *args = command
+        try_on_all_ranks(group, partial(getattr(work, name), *args))
 
 
 def try_on_all_ranks(group: ProcessGroup, do: Callable[[], Any]) -> Any:
-    """As `on_all_ranks`, but an error gives None: rank 0 has it, too, and decides what is next."""
+    """`on_all_ranks`, but None after an error: rank 0 raises it as well, and decides what is next."""
     try:
         return group.on_all_ranks(do)
     except ProcessLost:
         raise
     except Exception:
         return None
-
-
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Plain data with its tensors changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _mapped(item, change) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_mapped(item, change) for item in value)
-    return value
 
 
 def _line(error: BaseException) -> str:

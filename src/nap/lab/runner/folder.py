@@ -1,4 +1,4 @@
-"""A run is a folder: its configuration, what came of it, and one process at a time."""
+"""A run's folder: its configuration and results, locked for one process at a time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ from nap.lab.runner.lock import Lock
 
 CONFIG_NAME = stored.CONFIG
 LOCK_NAME = "lock"
-WHAT_A_RUN_WRITES = (  # in the order in which starting over removes it: a kill leaves what can be resumed
-    manifest.FILE_NAME,
-    checkpoint.FILE_NAME,
-    checkpoint.PREVIOUS_NAME,
-    checkpoint.REFUSED_NAME,
-    rows.FILE_NAME,
-    CONFIG_NAME,
-)
 RESULTS = (checkpoint.FILE_NAME, checkpoint.PREVIOUS_NAME, checkpoint.REFUSED_NAME, rows.FILE_NAME)
+RUN_FILES = (
+    manifest.FILE_NAME,
+    *RESULTS,
+    CONFIG_NAME,
+)  # the order of removal: a kill leaves a resumable run
 WAYS_OUT = "put the file back, choose another folder with --out, or start over with --force"
 _MISSING = object()
 
@@ -36,20 +33,12 @@ class RunFolder:
 
     @classmethod
     def open(
-        cls,
-        path: Path | str,
-        *,
-        experiment: str,
-        scale: str,
-        run: str,
-        config: Any,
-        start_over: bool = False,
+        cls, path: Path | str, *, experiment: str, scale: str, run: str, config: Any, start_over: bool = False
     ) -> Self:
-        """Create the folder, or take it up again if it holds the same configuration.
+        """Create a run folder, or reopen one with the same configuration.
 
-        `config` (a dataclass or mapping) is all that determines the rows. `start_over` removes what
-        an earlier run left here, whatever its configuration. One that left nothing but its configuration,
-        because that could not be run, is in nobody's way.
+        `config`, a dataclass or mapping, is everything that determines the rows. `start_over` deletes an
+        earlier run. A folder without results can be opened with any configuration.
 
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "nap"
@@ -62,7 +51,7 @@ class RunFolder:
         Choose another folder with --out, or start this one over with --force
         """
         path = Path(path)
-        asked = {"experiment": experiment, "scale": scale, "run": run, "config": _json_able(config)}
+        requested = {"experiment": experiment, "scale": scale, "run": run, "config": _as_json(config)}
         try:
             _check_no_links(path)
             path.mkdir(parents=True, exist_ok=True)
@@ -71,36 +60,38 @@ class RunFolder:
             reason = f"cannot write in {path}: {error.strerror}"
             raise ValueError(f"{reason}; choose another folder with --out") from error
         try:
-            _clear(path, everything=start_over)
-            settings = _settings(path, asked, config)
+            for name in RUN_FILES:
+                (path / (name + PARTIAL)).unlink(missing_ok=True)  # of a save that was killed
+                if start_over:
+                    (path / name).unlink(missing_ok=True)
+            return cls(path, _settings(path, requested, config), lock)
         except BaseException:
             lock.release()
             raise
-        return cls(path, settings, lock)
 
     @property
     def config_hash(self) -> str:
-        """Eight digits that stand for config.json."""
+        """Eight hexadecimal digits of the hash of config.json."""
         return stored.config_hash(self.settings)
 
     def manifest(self) -> tuple[manifest.Manifest, list[str]]:
-        """The manifest as it is on disk, and a note where it was damaged."""
+        """The manifest on disk, and a note if it is damaged."""
         return manifest.Manifest.read(self.path / manifest.FILE_NAME)
 
     def is_finished(self) -> bool:
-        """Whether all is done and the rows are still those that were written; no checkpoint is loaded."""
-        found, _ = self.manifest()
-        if found.finished is None:
+        """Whether the run is finished; raises ValueError if its rows were changed since."""
+        finished, _ = self.manifest()
+        if finished.finished is None:
             return False
         path = self.path / rows.FILE_NAME
-        if damage := stored.rows_damage(files.content(path) if path.exists() else b"", found.content):
+        if damage := stored.rows_damage(files.content(path) if path.exists() else b"", finished.content):
             raise ValueError(
                 f"{self.path}/{damage}; put it back, or delete the folder to start this run over"
             )
         return True
 
     def close(self) -> None:
-        """Give the folder to others."""
+        """Release the lock."""
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -128,8 +119,8 @@ def _show(value: Any) -> str:
     return "not set" if value is _MISSING else json.dumps(value)
 
 
-def _json_able(config: Any) -> dict[str, Any]:
-    """`config` as it comes back from JSON: tuples as lists."""
+def _as_json(config: Any) -> dict[str, Any]:
+    """`config` as JSON returns it: tuples become lists."""
     is_record = dataclasses.is_dataclass(config) and not isinstance(config, type)
     values = dataclasses.asdict(config) if is_record else config
     if not isinstance(values, Mapping):
@@ -140,65 +131,63 @@ def _json_able(config: Any) -> dict[str, Any]:
         raise ValueError(f"the config cannot be written as JSON: {error}") from error
 
 
-def _settings(path: Path, asked: dict[str, Any], config: Any) -> dict[str, Any]:
-    """The settings of the folder, which are those asked for; writes them to a new one.
-
-    A setting that is newer than the folder and stands at its default is what the folder was begun with.
-    """
-    file = path / CONFIG_NAME
-    begun_with = stored.begun_with(path) if has_results(path) else None
-    if begun_with is None and not (file.exists() and has_results(path)):
-        write_json(file, asked)
-        return asked
-    if not file.exists():
-        if begun_with != stored.config_hash(asked):
-            raise ValueError(
-                f"{file} is gone, and the rows beside it are of configuration {begun_with}, while these "
-                f"settings are {stored.config_hash(asked)}; {WAYS_OUT}"
-            )
-        write_json(file, asked)
-        return asked
+def _settings(path: Path, requested: dict[str, Any], config: Any) -> dict[str, Any]:
+    """The settings of the folder, after checking that they are those requested; a new folder gets these."""
+    file, now = path / CONFIG_NAME, stored.config_hash(requested)
+    rows_hash = stored.begun_with(path) if has_results(path) else None
+    if not file.exists() and rows_hash not in (None, now):
+        raise ValueError(
+            f"{file} is gone, and the rows beside it are of configuration {rows_hash}, while these "
+            f"settings are {now}; {WAYS_OUT}"
+        )
+    if not file.exists() or not has_results(path):
+        write_json(file, requested)
+        return requested
     try:
-        there = json.loads(files.content(file))
+        there = files.parse_json(files.content(file))
         if not isinstance(there, dict):
             raise ValueError(f"a {type(there).__name__}, not an object")
-        if begun_with not in (None, stored.config_hash(there)):
+        if rows_hash not in (None, stored.config_hash(there)):
             raise ValueError(
-                f"it was edited: it is configuration {stored.config_hash(there)}, the rows {begun_with}"
+                f"it was edited: it is configuration {stored.config_hash(there)}, the rows {rows_hash}"
             )
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(
             f"{file} is damaged ({error}): what made this folder's rows is unknown; {WAYS_OUT}"
         ) from error
-    if found := other_settings(there, asked, config):
-        raise ValueError(
-            f"{path} holds a run with other settings:\n  "
-            + "\n  ".join(found)
-            + "\nChoose another folder with --out, or start this one over with --force"
-        )
+    if lines := other_settings(there, requested, config):
+        raise other_settings_error(path, lines)
     return there
 
 
+def other_settings_error(path: Path, lines: list[str]) -> ValueError:
+    return ValueError(
+        f"{path} holds a run with other settings:\n  "
+        + "\n  ".join(lines)
+        + "\nChoose another folder with --out, or start this one over with --force"
+    )
+
+
 def has_results(path: Path) -> bool:
-    """Whether a run has left anything in this folder that its settings led to."""
-    found = [path / name for name in RESULTS]
-    if any(file.exists() and file.stat().st_size > 0 for file in found):
+    """Whether this folder has rows or a checkpoint, or its manifest says that it had."""
+    results = [path / name for name in RESULTS]
+    if any(file.exists() and file.stat().st_size > 0 for file in results):
         return True
-    noted, _ = stored.read_manifest(path / manifest.FILE_NAME)
-    return noted.get("finished") is not None  # its rows may be gone, and are its results all the same
+    content, _ = stored.read_manifest(path / manifest.FILE_NAME)
+    return content.get("finished") is not None  # its rows may have been deleted
 
 
-def other_settings(there: dict[str, Any], asked: dict[str, Any], config: Any) -> list[str]:
-    """A line for each setting in which a folder differs from what is asked, `config` among it."""
+def other_settings(there: dict[str, Any], requested: dict[str, Any], config: Any) -> list[str]:
+    """One line for each setting in which a folder differs from the request, whose config is `config`."""
     experiment, run = there.get("experiment"), there.get("run")
-    begun_with = aliases.config(there.get("config"), asked["config"], str(experiment))
-    names = {"run": asked["run"]} if run in aliases.run_names(asked["run"]) else {}
-    completed = _completed(begun_with, asked["config"], config)
-    return list(differences(there | names | {"config": completed}, asked))
+    before = aliases.config(there.get("config"), requested["config"], str(experiment))
+    names = {"run": requested["run"]} if run in aliases.run_names(requested["run"]) else {}
+    completed = _completed(before, requested["config"], config)
+    return list(differences(there | names | {"config": completed}, requested))
 
 
-def _completed(there: Any, asked: Any, config: Any) -> Any:
-    """What a folder has of a config; and settings that it does not know, if their default is asked for.
+def _completed(there: Any, requested: Any, config: Any) -> Any:
+    """A folder's config, with settings that it lacks if the request leaves them at their defaults.
 
     >>> @dataclasses.dataclass
     ... class Config:
@@ -215,26 +204,18 @@ def _completed(there: Any, asked: Any, config: Any) -> Any:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name in there:
-            whole[field.name] = _completed(there[field.name], asked[field.name], value)
+            whole[field.name] = _completed(there[field.name], requested[field.name], value)
         elif value == field.default:
-            whole[field.name] = asked[field.name]
+            whole[field.name] = requested[field.name]
     return whole
 
 
 def _check_no_links(path: Path) -> None:
-    """Refuse a folder, perhaps received from somebody, in which writing would reach files elsewhere."""
+    """Refuse links in a folder, which may be from somebody else: writing would change files elsewhere."""
     if path.is_symlink():
         raise ValueError(
             f"{path} is a symbolic link: a run writes into no folder that another one points to; "
             f"name that one's parent with --out"
         )
-    for name in WHAT_A_RUN_WRITES:
+    for name in RUN_FILES:
         files.check_no_link(path / name)
-
-
-def _clear(path: Path, *, everything: bool) -> None:
-    """Remove what a killed save left, or all that a run ever wrote here; never anything else."""
-    for name in WHAT_A_RUN_WRITES:
-        (path / (name + PARTIAL)).unlink(missing_ok=True)
-        if everything:
-            (path / name).unlink(missing_ok=True)

@@ -1,19 +1,19 @@
-"""One process to a folder: a lock that the system gives back when its owner dies, however it dies."""
+"""A lock on a run folder, held by one process. The system releases it when that process dies."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import socket
 import time
 from datetime import datetime
+from json import dumps
 from pathlib import Path
 
-from nap.lab.files import check_no_link, content
+from nap.lab.files import check_no_link, content, parse_json
 
-PATIENCE_SECONDS = 0.5  # who only looks whether a folder is in use, holds its lock for a moment
+TIMEOUT_SECONDS = 0.5  # `lock_owner` holds a lock for a moment, which is no reason to give up
 
 
 class FolderInUse(ValueError):
@@ -26,19 +26,22 @@ class Lock:
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "lock"
     >>> first = Lock(path)
-    >>> Lock(path, patience_seconds=0)  # doctest: +ELLIPSIS
+    >>> Lock(path, timeout_seconds=0)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     nap.lab.runner.lock.FolderInUse: ... is in use by process ... since ...; wait for it or stop it
     >>> first.release()
     >>> Lock(path).release()
     """
 
-    def __init__(self, path: Path, *, patience_seconds: float = PATIENCE_SECONDS):
+    def __init__(self, path: Path, *, timeout_seconds: float = TIMEOUT_SECONDS):
         check_no_link(path)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
-            self._take(time.monotonic() + patience_seconds)
-            self._sign()
+            self._acquire(time.monotonic() + timeout_seconds)
+            now = datetime.now().astimezone().isoformat(timespec="seconds")
+            owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": now}
+            os.ftruncate(self._handle, 0)
+            os.pwrite(self._handle, dumps(owner).encode(), 0)
         except BlockingIOError:
             os.close(self._handle)
             raise FolderInUse(f"{path.parent} is in use by {_owner(path)}; wait for it or stop it") from None
@@ -47,32 +50,23 @@ class Lock:
             raise _unlockable(path, error) from error
 
     def release(self) -> None:
-        """Let others in. The file stays: to remove it would race with a process that is opening it."""
+        """Release the lock. Its file stays: removing it would race with a process that is opening it."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
-    def _take(self, late: float) -> None:
+    def _acquire(self, deadline: float) -> None:
         while True:
             try:
                 return fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if time.monotonic() >= late:
+                if time.monotonic() >= deadline:
                     raise
                 time.sleep(0.02)
 
-    def _sign(self) -> None:
-        now = datetime.now().astimezone().isoformat(timespec="seconds")
-        owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": now}
-        os.ftruncate(self._handle, 0)
-        os.pwrite(self._handle, json.dumps(owner).encode(), 0)
 
-
-def user_of(path: Path) -> str | None:
-    """Who holds a lock, in words; None where nobody does, or where this process may not look.
-
-    Leaves no trace: it shares the lock for a moment, for which a `Lock` that begins has patience.
-    """
+def lock_owner(path: Path) -> str | None:
+    """Who holds a lock, as text; None if nobody does, or if the file may not be read. Changes nothing."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
@@ -96,9 +90,9 @@ def _unlockable(path: Path, error: OSError) -> ValueError:
 
 
 def _owner(path: Path) -> str:
-    for _ in range(20):  # the owner may have locked just now and not written its name yet
+    for _ in range(20):  # the owner may have locked it just now and not written its name yet
         try:
-            owner = json.loads(content(path))
+            owner = parse_json(content(path))
             return f"process {owner['pid']} on {owner['host']} since {owner['started']}"
         except (ValueError, TypeError, KeyError):
             time.sleep(0.01)

@@ -26,9 +26,9 @@ FILE_NAME = stored.MANIFEST
 
 
 class Manifest:
-    """What happened in a run's folder; every change is on disk when the call returns.
+    """The manifest of a run's folder; each session has an entry in `sittings`. Changes are on disk at once.
 
-    `exit` is null while a sitting is under way: one that was killed leaves it so.
+    The `exit` of a session is null while it runs, and stays null if it is killed.
     """
 
     def __init__(self, path: Path, content: dict[str, Any]):
@@ -38,23 +38,23 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> tuple[Manifest, list[str]]:
-        """The manifest at `path`, or an empty one, with a note where it was there but unreadable."""
+        """The manifest at `path`, or an empty one; with a note if it was damaged."""
         content, damage = stored.read_manifest(path)
         return cls(path, content), [f"{damage}: earlier sittings are forgotten"] if damage else []
 
     @property
     def finished(self) -> str | None:
-        """When the run was finished, None until it is."""
+        """When the run was finished; None until then."""
         return self.content.get("finished")
 
     @property
     def under_way(self) -> bool:
-        """Whether there were sittings, and none of them finished the run."""
+        """Whether the run was started and is not finished."""
         return bool(self.content.get("sittings")) and self.finished is None
 
     @property
     def rows_saved(self) -> int | None:
-        """Bytes of rows that belong to its last checkpoint; None where it is older than this note."""
+        """Bytes of rows at the last checkpoint; None in older manifests."""
         return self.content.get("rows_bytes")
 
     def begin(
@@ -66,11 +66,11 @@ class Manifest:
         at: int,
         rows: Mapping[str, Any],
     ) -> None:
-        """Note the start of a sitting that goes on from unit `at`, behind these `rows` (`noted_rows`)."""
+        """Record the start of a session at unit `at`, with the `rows_digest` of the rows so far."""
         earlier = self.content.get("sittings", [])
-        for sitting in earlier:
-            sitting["exit"] = sitting["exit"] or "killed"  # it had no time to say anything
-        sitting = {
+        for session in earlier:
+            session["exit"] = session["exit"] or "killed"
+        session = {
             "started": _now(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -88,28 +88,28 @@ class Manifest:
             "platform": platform.platform(),
             "device": conditions["device"],
             "threads": conditions["threads"],
-            "started": self.content.get("started", sitting["started"]),
+            "started": self.content.get("started", session["started"]),
             "finished": None,
             "exit": None,
-            "sittings": [*earlier, sitting],
+            "sittings": [*earlier, session],
             **rows,
         }
         self._began_at = time.perf_counter()
         self._write()
 
-    def keep_up(self, rows: Mapping[str, Any]) -> None:
-        """Bring the seconds of work up to date, and what is known of the `rows` that were just saved."""
+    def update(self, rows: Mapping[str, Any]) -> None:
+        """Record the `rows_digest` at a checkpoint, and the seconds so far."""
         self.content |= rows
         self._write()
 
     def end(self, reason: str, rows: Mapping[str, Any] | None = None) -> None:
-        """Note why the sitting ended, and the `rows` that were saved at its end."""
+        """Record why the session ended, and the `rows_digest` then."""
         self.content |= rows or {}
         self.content["exit"] = self.content["sittings"][-1]["exit"] = reason
         self._write()
 
     def finish(self, rows: Mapping[str, Any]) -> None:
-        """Note that all is done: these `rows` are complete."""
+        """Record that the run is finished with these rows."""
         self.content["finished"] = _now()
         self.end("finished", rows)
 
@@ -126,7 +126,7 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """The commit that the running code belongs to; `dirty` where files differ from it."""
+    """The commit of the running code; `dirty` if files differ from it."""
 
     commit: str  # short, or "unknown" outside of a checkout
     dirty: bool = False
@@ -137,16 +137,12 @@ class Source:
 
 @functools.cache
 def source() -> Source:
-    """The state of this package's source tree, read once: later edits do not change what is running."""
+    """The commit of this package, read once: later edits do not change the code that is running."""
     return source_of(Path(__file__).resolve().parents[2])
 
 
 def source_of(package: Path) -> Source:
-    """The commit of the checkout that tracks `package`.
-
-    A package that lies untracked in somebody else's checkout, in a virtual environment for example,
-    has no commit of its own.
-    """
+    """The commit of the checkout that tracks `package`; "unknown" for a package in site-packages."""
     commit = _git(package, "rev-parse", "--short=10", "HEAD")
     if commit is None or not _git(package, "ls-files", "--", "__init__.py"):
         return Source("unknown")
@@ -154,13 +150,13 @@ def source_of(package: Path) -> Source:
 
 
 def command() -> list[str]:
-    """The words that started this process, with the program by its name."""
+    """The command line of this process, with the program's name without its folder."""
     program = Path(sys.argv[0])
     return ["nap" if program.name == "__main__.py" else program.name, *sys.argv[1:]]
 
 
 def versions() -> dict[str, str]:
-    """Versions of all that computes."""
+    """Versions of nap, Python, torch and NumPy."""
     return {
         "nap": nap.__version__,
         "python": platform.python_version(),
@@ -170,7 +166,7 @@ def versions() -> dict[str, str]:
 
 
 def conditions_of(device: torch.device) -> dict[str, str | int]:
-    """What has to stay the same for results to stay the same to the last bit."""
+    """What must stay the same for rows to stay the same bit for bit."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     else:

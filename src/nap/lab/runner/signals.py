@@ -1,4 +1,4 @@
-"""What asks a run to stop, a signal or a time limit: the unit under way is finished and saved first."""
+"""Requests to stop a run, by a signal or a time limit: it finishes the current unit and saves first."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT)
-
-
 TIME_LIMIT = "the time limit"
 
 
 class StopRequest:
-    """Whether a stop has been asked for, and by what: the name of a signal, or the time limit."""
+    """Whether a stop was requested, and by what: the name of a signal, or the time limit."""
 
     def __init__(self, seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._interrupts = clock, 0
@@ -26,7 +24,7 @@ class StopRequest:
 
     @property
     def signal(self) -> str | None:
-        """What asks for a stop; None while nothing does.
+        """What requests a stop; None while nothing does.
 
         >>> now = [0.0]
         >>> stop = StopRequest(60.0, clock=lambda: now[0])
@@ -44,7 +42,7 @@ class StopRequest:
         self._signal = name
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """The handler. A second Ctrl-C does not wait any more."""
+        """The signal handler; a second Ctrl-C interrupts at once."""
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1:
             raise KeyboardInterrupt
@@ -53,11 +51,9 @@ class StopRequest:
 
 @contextmanager
 def stop_requests(seconds: float | None = None) -> Iterator[StopRequest]:
-    """A `StopRequest` to look at between units; the handlers from before are put back at the end.
+    """A `StopRequest` that signals set, and `seconds` if given; earlier handlers are restored at the end.
 
-    After `seconds`, if given, it asks for a stop by itself.
-
-    Python delivers signals to the main thread alone; in another thread none is ever asked for.
+    Python delivers signals to the main thread only; in other threads signals set nothing.
 
     >>> with stop_requests() as stop:
     ...     signal.raise_signal(signal.SIGTERM)
@@ -68,9 +64,9 @@ def stop_requests(seconds: float | None = None) -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    # a hang-up is ignored where nohup said so: then it is nobody's wish to stop
-    heard = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
-    before = {number: signal.signal(number, stop.handle) for number in heard}
+    # under nohup SIGHUP is ignored already, and stays ignored
+    caught = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop.handle) for number in caught}
     try:
         yield stop
     finally:

@@ -1,4 +1,4 @@
-"""What the run machinery knows of a piece of work: it goes forward in units and can be laid down."""
+"""The interface between the runner and anything that it can run, checkpoint and resume."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Work(Protocol):
-    """Something long that advances in short units.
+    """A long computation in short units, whose state can be saved after each unit.
 
     All its randomness is a pure function of (seed, purpose, task, epoch), so `state_dict` needs no
     generator states, and a run resumed from any checkpoint computes the same numbers.
@@ -14,7 +14,7 @@ class Work(Protocol):
 
     @property
     def total(self) -> int:
-        """Units of progress in all."""
+        """Number of units."""
 
     @property
     def done(self) -> int:
@@ -22,32 +22,32 @@ class Work(Protocol):
 
     @property
     def unit(self) -> str:
-        """What the units are called, for example "epochs"."""
+        """Plural name of the units, for example "epochs"."""
 
     @property
     def steps_per_unit(self) -> int:
-        """Model updates in one unit, all members together: for the rate that is shown."""
+        """Model updates in one unit, summed over members; used for the rate that is shown."""
 
     def step(self) -> list[dict[str, Any]]:
-        """Do one unit, seconds at most; the rows it finished. Raises `NotFinite` before a bad update."""
+        """Do one unit, which takes seconds, and return its rows. Raises `NotFinite` before a bad update."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that changes while working: tensors, numbers, strings, lists, tuples, dicts, None."""
+        """Everything that changes: tensors, numbers, strings, lists, tuples, dicts, None."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a state that `state_dict` gave, exactly.
+        """Restore a state returned by `state_dict`, exactly.
 
-        A work that cannot has an attribute `not_restored`: in words, what it had to begin anew.
+        A work that cannot do so sets an attribute `not_restored` to what it had to start anew, in words.
         """
 
 
 def not_restored(work: Work) -> str:
-    """What a work could not go on with when it took up a state; "" where it went on exactly."""
+    """What `load_state_dict` could not restore; "" if it restored everything."""
     return str(getattr(work, "not_restored", ""))
 
 
 class Wrapped:
-    """A work that passes everything on to another one; who wraps it changes what is to be different."""
+    """Delegates to another work; subclasses override what differs."""
 
     def __init__(self, work: Work):
         self._work = work
@@ -83,11 +83,11 @@ class Wrapped:
 
 
 class OtherInputs(ValueError):
-    """`load_state_dict` refuses: the run began with other data; the message says which, and the way out."""
+    """Raised by `load_state_dict` if the run began with other data; says which, and what to do."""
 
 
-NOT_FINITE = "not finite"  # how a manifest calls such an end
+NOT_FINITE = "not finite"  # begins the exit reason of such a run in its manifest
 
 
 class NotFinite(ArithmeticError):
-    """A loss or gradient is NaN or infinite: the message names step, member and tensor."""
+    """A loss or gradient is NaN or infinite; the message names step, member and tensor."""
