@@ -75,7 +75,7 @@ def test_a_run_that_always_fails_is_tried_again_and_told_and_the_others_finish(e
         out = driver.said(code=1)
     reason = f"RuntimeError: run 1 is broken (more in {Path.cwd()}/results/counting-demo/run-1/failure.txt)"
     assert f"run-1: {reason}; to resume from its last checkpoint" in out
-    assert f"run-1: failed: {reason}; given up, 2 times in a row in attempts" in out
+    assert f"run-1: failed: {reason}; given up after 2 attempts without a checkpoint" in out
     assert "Results: results/counting-demo" in out
     assert "Traceback" in Path("results/counting-demo/run-1/failure.txt").read_text()
     ends = sittings("results")
