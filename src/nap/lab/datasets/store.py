@@ -1,6 +1,6 @@
-"""Where data lies on this machine, and whether it is what the catalogue says.
+"""Where data sets are on this machine, and whether their files are intact.
 
-A file is hashed once; after that its size and time of change, noted in `verified.json`, stand for the hash.
+A file is hashed once. Then its size and time of change, noted in `verified.json`, stand for the hash.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,28 +20,29 @@ from nap.lab.datasets.dataset import DataSet, File
 from nap.lab.files import expanded, parse_json
 
 RECORD = "verified.json"
+SETTINGS = ("data", "text", "tokenizer", "eval_sets")  # settings of experiments that name data sets
 
 
 class FetchError(ValueError):
-    """A data set could not be put in its place."""
+    """A data set could not be fetched."""
 
 
 class DataMissing(ValueError):
-    """A data set is not on this machine, or not whole; says how to get it."""
+    """A data set is missing or incomplete; the message says how to get it."""
 
 
 def data_home() -> Path:
-    """The folder that holds all data sets: $NAP_DATA, or ~/.cache/nap/data."""
+    """The folder of all data sets: $NAP_DATA, or ~/.cache/nap/data."""
     return expanded(os.environ.get("NAP_DATA") or "~/.cache/nap/data")
 
 
 def place(data: DataSet, folder: Path | str | None = None) -> Path:
-    """The folder of one data set; `folder` stands in for `data_home()`."""
+    """The folder of one data set, in `folder` or `data_home()`."""
     return (data_home() if folder is None else expanded(folder)) / data.name
 
 
 def is_intact(file: File, where: Path) -> bool:
-    """Whether the file in the folder `where` has the catalogue's bytes."""
+    """Whether the file in the folder `where` has the checksum of the catalogue."""
     path = where / file.name
     if not path.is_file() or path.stat().st_size != file.size:
         return False
@@ -53,13 +55,13 @@ def is_intact(file: File, where: Path) -> bool:
 
 
 def paths(data: DataSet | str, *, folder: Path | str | None = None) -> list[Path]:
-    """Where the files of a fetched data set lie, each of them verified; `folder` is as in `place`."""
+    """The verified files of a fetched data set; `folder` as in `place`."""
     data = find(data) if isinstance(data, str) else data
     return verified(data, data.files, place(data, folder))
 
 
 def verified(data: DataSet, files: Sequence[File], where: Path) -> list[Path]:
-    """The paths of these files of a data set that lies in the folder `where`; or `DataMissing`."""
+    """The paths of these files of a data set in the folder `where`; raises `DataMissing`."""
     bad = [where / file.name for file in files if not is_intact(file, where)]
     if bad:
         states = [f"{path.name} is {'damaged' if path.exists() else 'missing'}" for path in bad]
@@ -69,8 +71,40 @@ def verified(data: DataSet, files: Sequence[File], where: Path) -> list[Path]:
     return [where / file.name for file in files]
 
 
+def require(configs: Iterable[Any]) -> None:
+    """Raise `DataMissing` with all data sets that these configs name and that are not on this machine.
+
+    Only looks if files exist: damage is reported when they are read.
+    """
+    names = dict.fromkeys(name for config in configs for name in named(config))
+    missing = [
+        name
+        for name in names
+        if not any((place(DATA_SETS[name]) / file.name).exists() for file in DATA_SETS[name].files)
+    ]
+    if missing:
+        listed = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
+        verb = "is" if len(missing) == 1 else "are"
+        raise DataMissing(f"{listed} {verb} not in {data_home()}; run: nap data fetch {' '.join(missing)}")
+
+
+def named(config: Any) -> Iterator[str]:
+    """The data sets to fetch that the settings of a run name.
+
+    >>> list(named({"settings": {"data": "digits", "text": ["text8", "mine.txt"], "eval_sets": ["piqa"]}}))
+    ['text8', 'piqa']
+    """
+    values = asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
+    for key, value in values.items() if isinstance(values, Mapping) else ():
+        if isinstance(value, Mapping):
+            yield from named(value)
+        elif key in SETTINGS:
+            words = [value] if isinstance(value, str) else value
+            yield from (word for word in words if word in DATA_SETS and DATA_SETS[word].files)
+
+
 def note_verified_(file: File, where: Path) -> None:
-    """Note that the file was just hashed and is right. In a read-only folder it is hashed each time."""
+    """Note that the file was hashed and is intact; a read-only folder keeps no note."""
     record = {**_record(where), file.name: _stamp(file, where / file.name)}
     aside = where / f"{RECORD}.{os.getpid()}.part"
     with contextlib.suppress(OSError):
@@ -86,7 +120,7 @@ def sha256(path: Path) -> str:
 
 @contextlib.contextmanager
 def writing(path: Path, size: int) -> Iterator[None]:
-    """What fails inside is the writing of `path`: a full disk, a folder that may not be written to."""
+    """Raise errors of writing `path` as `FetchError` with the space that it needs."""
     try:
         yield
     except OSError as error:
@@ -97,12 +131,9 @@ def writing(path: Path, size: int) -> Iterator[None]:
 
 
 def describe(folder: Path | str | None = None) -> str:
-    """A table of the catalogue: name, what it holds, size, and where each set lies on this machine.
-
-    Quick: it looks at sizes and hashes nothing.
-    """
+    """The table of `nap data list`; looks at sizes and hashes nothing."""
     head = ("name", "holds", "size", "where")
-    rows = [head, *((d.name, d.holds(), _megabytes(d), _whereabouts(d, folder)) for d in DATA_SETS.values())]
+    rows = [head, *((d.name, d.holds(), _megabytes(d), _where(d, folder)) for d in DATA_SETS.values())]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]])
@@ -111,15 +142,15 @@ def describe(folder: Path | str | None = None) -> str:
 
 
 def card(name: str, folder: Path | str | None = None) -> str:
-    """All that is known of one data set, and where it lies on this machine."""
+    """The text of `nap data show` for one data set."""
     data = find(name)
-    return f"{data}\n  where    {_whereabouts(data, folder)}"
+    return f"{data}\n  where    {_where(data, folder)}"
 
 
-def _whereabouts(data: DataSet, folder: Path | str | None) -> str:
+def _where(data: DataSet, folder: Path | str | None) -> str:
     if not data.files:
-        found = find_spec("sklearn") is not None
-        return "in scikit-learn" if found else "not installed: pip install scikit-learn"
+        installed = find_spec("sklearn") is not None
+        return "in scikit-learn" if installed else "not installed: pip install scikit-learn"
     where = place(data, folder)
     there = [f for f in data.files if (p := where / f.name).is_file() and p.stat().st_size == f.size]
     if len(there) == len(data.files):
@@ -133,14 +164,13 @@ def _megabytes(data: DataSet) -> str:
 
 
 def _stamp(file: File, path: Path) -> list[Any]:
-    """What must stay the same for the hash to count as known."""
-    found = path.stat()
-    return [file.sha256, found.st_size, found.st_mtime_ns]
+    stat = path.stat()
+    return [file.sha256, stat.st_size, stat.st_mtime_ns]
 
 
 def _record(where: Path) -> dict[str, Any]:
     try:
-        found = parse_json((where / RECORD).read_bytes())
-    except (OSError, ValueError):  # none yet, or torn: everything is hashed again
+        record = parse_json((where / RECORD).read_bytes())
+    except (OSError, ValueError):  # missing or damaged: everything is hashed again
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}

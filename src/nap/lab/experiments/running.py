@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nap.lab import rows
-from nap.lab.datasets import needed
-from nap.lab.datasets.images import DataMissing
+from nap.lab.datasets.store import DataMissing, require
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.tasks import BOARD, Task, chosen, home, not_distributed, open_tasks, same_command
 from nap.lab.experiments.tasks import show as show_what_came
@@ -75,7 +74,7 @@ def run(requests: Sequence[tuple[Experiment, Request]], *, print_verdicts: bool 
 def require_data(runs: Iterable[tuple[Path, Experiment, Run]]) -> None:
     """Raise `DataMissing` for all data sets that runs which are not finished lack, before any begins."""
     open_ = [run.config for path, _, run in runs if not read_manifest(path / MANIFEST)[0].get("finished")]
-    needed.require(open_)
+    require(open_)
 
 
 def _follow_all(runs: Sequence[Run], device: torch.device, group: ProcessGroup) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from nap.lab.datasets import needed
+from nap.lab.datasets.store import require
 from nap.lab.experiments.experiment import Experiment
 from nap.lab.experiments.tasks import BOARD, home, same_command, show
 from nap.lab.launch.drive import drive
@@ -57,7 +57,7 @@ def driven(title: str, todo: Sequence[Job], options: SweepOptions) -> list[Track
     states = [read_state(job.path) for job in todo]
     if options.engine == "local":  # other machines may have data that this one lacks
         pairs = zip(todo, states, strict=True)
-        needed.require(job.run.config for job, each in pairs if each.state != "finished")
+        require(job.run.config for job, each in pairs if each.state != "finished")
     with open_engine(options, len(todo)) as engine, stop_requests(options.time_limit) as stop:
         _check(todo, options)
         runs = [_prepare(job, each, options) for job, each in zip(todo, states, strict=True)]

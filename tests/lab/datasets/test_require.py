@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from nap.lab.cli.main import main
-from nap.lab.datasets.needed import require
-from nap.lab.datasets.store import DataMissing
+from nap.lab.datasets.store import DataMissing, require
 
 
 @pytest.fixture(autouse=True)
