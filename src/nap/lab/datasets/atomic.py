@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, whoever is killed while making them."""
+"""Atomic creation of files and folders of data by any number of processes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from uuid import uuid4
 
 from nap.lab.datasets.store import DataMissing
 
-ABANDONED = 24 * 3600  # seconds after which nobody writes to a file any more
+ABANDONED = 24 * 3600  # seconds after which a temporary file is of a killed process
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A path to write to. What is there at the end replaces `path`."""
+    """A temporary path to write to, which replaces `path` at the end of the block."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for old in path.parent.glob(f"{glob.escape(path.name)}.*.part"):  # of a process that was killed
+    for old in path.parent.glob(f"{glob.escape(path.name)}.*.part"):
         if time.time() - old.stat().st_mtime > ABANDONED:
             old.unlink(missing_ok=True)
     aside = path.with_name(f"{path.name}.{uuid4().hex}.part")
@@ -38,21 +38,20 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def atomic_dir(
     folder: Path, make: Callable[[Path], None], *, damage: Callable[[Path], str] = lambda folder: ""
 ) -> Path:
-    """`folder`; where it is not there yet, `make` fills an empty one, which then takes its place.
+    """`folder`, after `make` has filled it if it was not there, or if `damage` says what is wrong with it.
 
-    `damage` says in words what is wrong with a folder that is there, "" for nothing; such a one is made anew.
-    Whoever makes it holds FOLDER.lock, which the system gives back when its owner dies, however it dies.
+    The process that makes it locks FOLDER.lock, which the system releases when the process dies.
     """
     if folder.is_dir() and not damage(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
-        if folder.is_dir():  # another process made it meanwhile, or it is damaged
+    with _locked(folder):
+        if folder.is_dir():  # made by another process meanwhile, or damaged
             if not (reason := damage(folder)):
                 return folder
             print(f"{folder} is damaged ({reason}) and is made anew", file=sys.stderr)
             shutil.rmtree(folder)
-        for killed in folder.parent.glob(f"{glob.escape(folder.name)}.*.part"):  # nobody else makes one now
+        for killed in folder.parent.glob(f"{glob.escape(folder.name)}.*.part"):
             shutil.rmtree(killed, ignore_errors=True)
         aside = folder.with_name(f"{folder.name}.{uuid4().hex}.part")
         try:
@@ -65,13 +64,17 @@ def atomic_dir(
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time. The lock's file stays: to remove it would race with one that is opening it."""
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time. The lock file stays: removing it would race with a process that opens it."""
     lock = folder.with_name(f"{folder.name}.lock")
     handle = -1
     try:
         handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-        _lock(handle, folder)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.stderr.write(f"another process is making {folder}; waiting for it\n")  # in one call
+            fcntl.flock(handle, fcntl.LOCK_EX)
     except OSError as error:
         if handle >= 0:
             os.close(handle)
@@ -83,11 +86,3 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _lock(handle: int, folder: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        sys.stderr.write(f"another process is making {folder}; waiting for it\n")  # at once: several say so
-        fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,7 +1,4 @@
-"""The data sets that the lab knows, by name, with checksums taken from the files themselves.
-
-One name is not here: "c4", which is streamed and has no files of its own (`documents.py`).
-"""
+"""The catalogue of data sets, with checksums of their files. "c4" is streamed (`documents.py`)."""
 
 from __future__ import annotations
 
@@ -141,15 +138,14 @@ TEXT_SETS = (
         ),
         licence="CC BY-SA 3.0 and GFDL, as Wikipedia",
         cite="Mahoney (2006), Large Text Compression Benchmark",
-        sources=(  # where https is not answered, the checksum is what counts
+        sources=(  # without https the checksum protects
             Web("https://mattmahoney.net/dc/", ("text8.zip",)),
             Web("http://mattmahoney.net/dc/", ("text8.zip",)),
         ),
     ),
     TextSet(
-        # Checksums are of copies in hand, of 217,646 and 245,569 tokens. The addresses could not be reached
-        # from where they were written down, so that their archive has files with the same bytes is not
-        # verified; and its training part has no checksum here.
+        # The checksums are of copies with 217,646 and 245,569 tokens. It is not verified that the archive at
+        # these addresses has the same files. Its training part has no checksum here.
         name="wikitext-103",
         about="good and featured articles of English Wikipedia, in words: validation and test alone",
         role="text",

@@ -1,4 +1,4 @@
-"""Tokenized texts by name, split into training and validation; the tokens are cached on disk."""
+"""Tokenized training and validation texts, by name; the tokens are cached on disk."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from nap.lab.files import expanded
 BUNDLED = "python"
 VALID_EVERY = 20  # each 20th document is for validation
 STREAMED_VALID_TOKENS = 1_000_000  # taken of C4's own validation split
-BPE_DOCUMENTS = 100_000  # that byte-pair encoding is trained on, at most
-MIN_PIECES, MAX_PIECES = 257, 10_000_000  # each byte is a piece, and so is the end of a document
+BPE_DOCUMENTS = 100_000  # at most, to train byte-pair encoding on
+MIN_PIECES, MAX_PIECES = 257, 10_000_000  # 256 bytes and the end of a document
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokens to train on, and tokens of other documents for validation."""
+    """Training tokens, and validation tokens of other documents."""
 
     train: TokenFile
     valid: TokenFile
@@ -56,12 +56,14 @@ def load(
     folder: Path | None = None,
     tell: Tell = to_stderr,
 ) -> Corpus:
-    """The texts in tokens: of "bytes", "bpe-4096" (so many pieces, learnt from the training part), a
-    tokenizer of the catalogue, or a tokenizer's file.
+    """The tokens of these texts, as training and validation parts.
 
-    The training part ends after `limit` tokens. "c4" is streamed, needs a limit, stands alone, and is
-    validated on its own validation split. Tokens are cached in `folder`, by default `tokens` in the data
-    home; while they are made, `tell` is called every few seconds with their number.
+    Args:
+        tokenizer: "bytes", "bpe-4096" (a vocabulary of this size, trained on the training part), a
+            tokenizer of the catalogue, or a tokenizer's file.
+        limit: of training tokens; needed for "c4", which is streamed and cannot be mixed with other texts.
+        folder: of the cache; by default `tokens` in the data home.
+        tell: called with messages while tokens are made.
     """
     _check(names, limit)
     folder = folder or data_home() / "tokens"
@@ -120,7 +122,7 @@ def _tokenizer(names: Sequence[str], tokenizer: str, source: str, folder: Path, 
 
 
 def check_tokenizer(tokenizer: str) -> None:
-    """Refuse a tokenizer that there is not, or pieces of a number that cannot be."""
+    """Refuse an unknown tokenizer or an impossible vocabulary size."""
     kind, _, size = tokenizer.partition("-")
     if kind == "bpe" and size.isdecimal():
         if not MIN_PIECES <= int(size) <= MAX_PIECES:
@@ -133,22 +135,19 @@ def check_tokenizer(tokenizer: str) -> None:
 
 
 def check_text(name: str) -> None:
-    """Refuse a text that there is not; whether one of the catalogue was fetched is another question."""
+    """Refuse an unknown text; one of the catalogue need not be fetched yet."""
     if name not in (BUNDLED, C4, *of_role("text")):
         _file(name)
 
 
 def duplicates(documents: Iterable[str], names: Sequence[str]) -> set[str]:
-    """Those of these documents that are in one of the texts, as `normalise_whitespace` returns them.
-
-    C4, which is streamed, is not searched.
-    """
+    """The documents that occur in one of the texts, with normalised whitespace. C4 is not searched."""
     on_disk = [name for name in names if name != C4]
     return set(map(normalise_whitespace, documents)).intersection(map(normalise_whitespace, texts(on_disk)))
 
 
 def normalise_whitespace(document: str) -> str:
-    """The document with single spaces: copies of a text often differ in their line breaks.
+    """The document with single spaces, since copies often differ in their line breaks.
 
     >>> normalise_whitespace("one\\n two ")
     'one two'

@@ -1,6 +1,6 @@
-"""What is known of a data set: its files with their checksums, what they hold, licence, and where to get it.
+"""The description of a data set: files with checksums, content, licence, citation and sources.
 
-Checksums are of the unpacked files, so that it does not matter how a source packs them.
+Checksums are of the unpacked files, whatever the archives of a source.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Web:
 
 @dataclass(frozen=True)
 class Npm:
-    """A package of the npm registry that the user's npm is set to."""
+    """A package of the npm registry in the user's configuration."""
 
     package: str
     version: str
@@ -41,7 +41,7 @@ class Npm:
 
 @dataclass(frozen=True)
 class Debian:
-    """A package of the Debian archive that the user's apt is set to."""
+    """A package of the Debian archive in the user's configuration."""
 
     package: str
 
@@ -54,7 +54,7 @@ class Debian:
 
 @dataclass(frozen=True)
 class PyPI:
-    """The wheel of a package, from the index that the user's pip is set to; nothing of it is installed."""
+    """The wheel of a package of the index in the user's configuration; it is not installed."""
 
     package: str
     version: str
@@ -63,16 +63,16 @@ class PyPI:
         return f"PyPI package {self.package} {self.version}"
 
     def by_hand(self) -> str:
-        return f"run: pip {' '.join(self.words())}"
+        return f"run: pip {' '.join(self.arguments())}"
 
-    def words(self) -> tuple[str, ...]:
-        """What pip is asked to do."""
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments for pip."""
         return "download", "--no-deps", "--only-binary=:all:", f"{self.package}=={self.version}"
 
 
 @dataclass(frozen=True)
 class File:
-    """One unpacked file. `inside` are other paths, or ends of paths, by which sources know it."""
+    """One unpacked file; `inside` are other paths, or ends of paths, that it has in sources."""
 
     name: str
     size: int  # bytes
@@ -81,7 +81,7 @@ class File:
     inside: tuple[str, ...] = ()
 
     def is_at(self, path: str) -> bool:
-        """Whether what lies at that path may be this file.
+        """Whether the file at that path may be this one.
 
         >>> file = File("piqa.jsonl", 0, "", inside=("piqa/valid.jsonl",))
         >>> file.is_at("all/piqa/valid.jsonl"), file.is_at("all/siqa/valid.jsonl"), file.is_at("piqa.jsonl")
@@ -92,7 +92,7 @@ class File:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet(ABC):
-    """One data set. `str()` is its card; sources are in the order in which they are tried."""
+    """One data set; `str()` describes it. Sources are tried in their order."""
 
     name: str
     about: str
@@ -103,25 +103,25 @@ class DataSet(ABC):
     @property
     @abstractmethod
     def files(self) -> tuple[File, ...]:
-        """All of them; none where the set comes with an installed package."""
+        """All files; none if the set comes with an installed package."""
 
     @abstractmethod
     def holds(self) -> str:
-        """How much of what is in it, in words."""
+        """Its content in words."""
 
     @property
     def size(self) -> int:
-        """Bytes of all files, unpacked."""
+        """Bytes of all unpacked files."""
         return sum(file.size for file in self.files)
 
     @property
     def archives(self) -> tuple[str, ...]:
-        """Names of the archives in which a folder may hold the files."""
+        """Names of the archives that hold the files."""
         web = [name for s in self.sources if isinstance(s, Web) for name in s.containers if is_archive(name)]
         return *web, *(f"{s.package}-{s.version}.tgz" for s in self.sources if isinstance(s, Npm))
 
     def by_hand(self) -> str:
-        """The ways to get it without `nap data fetch` doing the download."""
+        """How to get it without a download by `nap data fetch`."""
         ways = "\n".join(f"  - {source.by_hand()}" for source in self.sources)
         return f"{ways}\n  then: nap data fetch {self.name} --from FOLDER   (where those files are)"
 
@@ -139,7 +139,7 @@ class DataSet(ABC):
 
 @dataclass(frozen=True)
 class Split:
-    """A part of an image set and the files that hold it: (images, labels) for idx, batches for CIFAR."""
+    """A split of an image set; its files are (images, labels) for idx, batches for CIFAR."""
 
     images: int
     files: tuple[File, ...] = ()
@@ -147,7 +147,7 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSet(DataSet):
-    """Images of one shape, each with the number of its class."""
+    """Labelled images of one shape."""
 
     shape: tuple[int, int, int]  # channels, height, width
     classes: int
@@ -173,10 +173,7 @@ Role = Literal["text", "questions", "tokenizer"]
 
 @dataclass(frozen=True, kw_only=True)
 class TextSet(DataSet):
-    """Files to learn a language from, to ask questions from, or to cut text into tokens with.
-
-    Each file says what it holds (`File.about`).
-    """
+    """Text, evaluation questions or a tokenizer; `File.about` describes each file."""
 
     role: Role
     texts: tuple[File, ...]
@@ -195,5 +192,5 @@ class TextSet(DataSet):
 
 
 def is_archive(name: str) -> bool:
-    """Whether a file of that name has files inside."""
+    """Whether a file of that name is an archive."""
     return name.endswith((".tar.gz", ".tgz", ".tar.xz", ".zip", ".whl"))

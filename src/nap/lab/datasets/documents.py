@@ -1,4 +1,4 @@
-"""Text as documents: files of several kinds, Python's own help texts, and C4 streamed from the hub."""
+"""Documents from text files, from Python's help, and from C4, which is streamed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Literal
 from nap.lab.datasets.store import DataMissing
 from nap.lab.files import parse_json
 
-C4 = "c4"  # 300 GB of web pages: too large to fetch, so it is streamed page by page
+C4 = "c4"  # 300 GB of web pages, which are streamed
 C4_ON_THE_HUB = ("allenai/c4", "en")  # repository and configuration
-PIECE = 100_000  # characters of a text that marks no documents
-NO_TEXT = {  # kinds of files that texts come in, and what to do with them
+PIECE = 100_000  # characters of a document of plain text
+NO_TEXT = {  # suffixes of files that are not read, and what to do with them
     ".zst": "unpack it, as with zstd -d",
     ".xz": "unpack it, as with xz -d",
     ".zip": "unpack it",
@@ -28,11 +28,10 @@ _TITLE = re.compile(r"^ = [^=](.*[^=])? = $")  # of an article of WikiText; its 
 
 
 def documents(path: Path) -> Iterator[str]:
-    """The documents of a file, by its kind.
+    """The documents of a file, depending on its suffix, to which `.gz` may be added.
 
-    `.jsonl` or `.json`: the field "text" of each line. `.tokens`: WikiText, an article each. `.lines`: a
-    line each. Else plain text, in pieces of 100,000 characters, cut at white space. Each may be packed, with
-    `.gz` at the end.
+    `.jsonl` or `.json`: the field "text" of each line. `.tokens`: the articles of WikiText. `.lines`: each
+    line. Otherwise plain text in pieces of 100,000 characters, cut at whitespace.
     """
     if path.suffix in NO_TEXT:
         raise ValueError(
@@ -75,7 +74,7 @@ def _text(line: str, path: Path, number: int) -> str:
 
 
 def articles(lines: Iterable[str]) -> Iterator[str]:
-    """WikiText's lines, article by article: each has a title, after an empty line.
+    """The articles in lines of WikiText: each begins with a title after an empty line.
 
     >>> list(articles([" = One = ", " one ", " = 1 = ", " ", " = = Part = = ", " ", " = Two = ", " more"]))
     [' = One = \\n one \\n = 1 = \\n \\n = = Part = = \\n ', ' = Two = \\n more']
@@ -92,7 +91,7 @@ def articles(lines: Iterable[str]) -> Iterator[str]:
 
 
 def cut_up(text: str, size: int = PIECE) -> Iterator[str]:
-    """A long text in pieces of about `size` characters, which together are the text.
+    """A long text in pieces of about `size` characters.
 
     >>> list(cut_up("one two three", size=7))
     ['one', ' two', ' three']
@@ -108,13 +107,13 @@ def cut_up(text: str, size: int = PIECE) -> Iterator[str]:
 
 
 def python_topics() -> Iterator[str]:
-    """The help texts that come with Python, half a million characters of English: nothing to fetch."""
+    """The help texts of Python: half a million characters of English that are installed already."""
     topics = importlib.import_module("pydoc_data.topics").topics
     yield from (topics[name] for name in sorted(topics))
 
 
 def c4_documents(split: Literal["train", "validation"]) -> Iterator[str]:
-    """The pages of a split, in the order of the hub's files; nothing is stored on disk."""
+    """The pages of a split in the order of the hub; nothing is stored on disk."""
     try:
         library = importlib.import_module("datasets")
     except ImportError as error:
@@ -127,7 +126,7 @@ def c4_documents(split: Literal["train", "validation"]) -> Iterator[str]:
         for row in library.load_dataset(*C4_ON_THE_HUB, split=split, streaming=True):
             yield row["text"]
             count += 1
-    except Exception as error:  # of whatever the library is built on: it has no class of its own for them
+    except Exception as error:  # the library has no base class of its errors
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise DataMissing(
             f"{C4} broke off after {count:,} documents ({reason}): it needs the Hugging Face hub; "

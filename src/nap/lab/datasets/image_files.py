@@ -1,4 +1,4 @@
-"""Images that stay encoded in their files: class folders, as ImageNet is unpacked; and decoding a crop."""
+"""Encoded images in class folders, as of ImageNet, and decoding of crops."""
 
 from __future__ import annotations
 
@@ -21,45 +21,44 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 
 
 class BrokenImage(ValueError):
-    """An image cannot be decoded; says which, and why."""
+    """An image cannot be decoded; the message says which, and why."""
 
 
 class EncodedImages(Protocol):
-    """Labelled images in their files, numbered from 0. Worker processes get copies."""
+    """Labelled images in files, by index. Worker processes get copies."""
 
     labels: NDArray[np.int64]
     classes: int
 
-    def __len__(self) -> int:
-        """How many images there are."""
+    def __len__(self) -> int: ...
 
     def encoded(self, number: int) -> bytes:
-        """An image as its file has it: JPEG, PNG and so on."""
+        """The content of an image file: JPEG, PNG and so on."""
 
     def name(self, number: int) -> str:
-        """Where that image lies, for a person."""
+        """Where the image is, for messages."""
 
     @property
     def advice(self) -> str:
-        """What to do about an image that cannot be read, for a person."""
+        """What to do about an unreadable image, for messages."""
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same images in the same order, wherever they lie."""
+        """Equal for equal images in the same order, in any folder."""
 
 
 def decode_crop(
     images: EncodedImages, number: int, box_of: Callable[[int, int], Box], size: int
 ) -> NDArray[np.uint8]:
-    """The crop in a box of an image, scaled to (size, size, 3): levels of red, green and blue.
+    """A crop of an image, scaled to uint8 (size, size, 3).
 
-    `box_of` is given the image's width and height. Scaling down averages, and a JPEG is decoded at a half,
-    a quarter or an eighth of its size where that is still finer than what is asked for.
+    `box_of` takes the image's width and height. Downscaling averages; a JPEG is decoded at 1/2, 1/4 or 1/8
+    of its size if that is still larger than the crop.
     """
     pillow = pillow_image()
     with _named(images, number):
         image = pillow.open(io.BytesIO(images.encoded(number)))
-        if image.mode.startswith(("I", "F")):  # Pillow would cut their levels off at 255
+        if image.mode.startswith(("I", "F")):  # Pillow would clip them at 255
             raise ValueError(f"its levels have more than 8 bits, {image.mode} in Pillow: write it with 8")
         width, height = image.size
     left, top, right, bottom = box_of(width, height)
@@ -72,7 +71,7 @@ def decode_crop(
 
 
 def pillow_image() -> Any:
-    """Pillow's module of images."""
+    """The module PIL.Image."""
     try:
         return import_module("PIL.Image")
     except ImportError as error:
@@ -84,7 +83,7 @@ def pillow_image() -> Any:
 
 @contextmanager
 def _named(images: EncodedImages, number: int) -> Iterator[None]:
-    """Errors inside are about this image."""
+    """Raise errors as `BrokenImage` with the image's name."""
     try:
         yield
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error and more
@@ -95,7 +94,7 @@ def _named(images: EncodedImages, number: int) -> Iterator[None]:
 
 
 ENDINGS = (".bmp", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-NOT_READ = (".avif", ".gif", ".heic", ".heif", ".jp2", ".jxl")  # not by every Pillow, or they move
+NOT_READ = (".avif", ".gif", ".heic", ".heif", ".jp2", ".jxl")  # not by every Pillow, or animated
 FLAT = (
     "its images lie in one folder, without their classes: move each into a folder of its class, named as in "
     "train (for ImageNet, ILSVRC2012_validation_ground_truth.txt and meta.mat of the development kit say "
@@ -104,9 +103,9 @@ FLAT = (
 
 
 class ImageFolder:
-    """The images of one split; classes count in the order of their folders' names.
+    """The images of one split; classes are in the order of their folders' names.
 
-    Names are kept in one array of bytes, since worker processes get a copy each.
+    File names are in one array, since each worker process gets a copy.
     """
 
     def __init__(self, folder: Path):
@@ -144,7 +143,7 @@ class ImageFolder:
 
 
 def load_image_folders(folder: Path) -> tuple[ImageFolder, ImageFolder]:
-    """The images of train/ and of val/, which must have the same classes."""
+    """The images in train/ and val/, which must have the same classes."""
     for part in ("train", "val"):
         if not (folder / part).is_dir():
             raise DataMissing(f"there is no folder {folder / part}; images lie in {part}/CLASS/*.JPEG")

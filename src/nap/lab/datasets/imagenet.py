@@ -1,4 +1,4 @@
-"""Which images a run of the ImageNet experiment learns from: ImageNet in a folder, or a stand-in for it."""
+"""The images of the ImageNet experiment: ImageNet in a folder, or a small stand-in."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nap.lab.datasets.store import DataMissing, data_home
 from nap.lab.files import expanded
 
 IMAGENET = "imagenet"
-IMAGENET_SIZES = (1000, 1_281_167, 50_000)  # classes, images to learn from, images to be judged on
-STAND_INS = {"digits": 32, "cifar10": 32}  # name → width and height of the files that are written
+IMAGENET_SIZES = (1000, 1_281_167, 50_000)  # classes, training images, test images
+STAND_INS = {"digits": 32, "cifar10": 32}  # name → width and height of its image files
 WAY_OUT = (
     "ImageNet (ILSVRC 2012) is free for research after registration at image-net.org. Put it there as "
     "train/CLASS/*.JPEG and val/CLASS/*.JPEG, or as the shards train-*.parquet and validation-*.parquet of "
@@ -24,7 +24,7 @@ WAY_OUT = (
 
 @dataclass(frozen=True, eq=False)
 class ImageNetData:
-    """Images to learn from and images to be judged on. `about` is what rows call them."""
+    """Training and test images; `about` is their name in rows."""
 
     about: str
     train: EncodedImages
@@ -32,18 +32,18 @@ class ImageNetData:
 
 
 def load_imagenet(data: str, folder: str = "") -> ImageNetData:
-    """ImageNet, from `folder` or from the data home; or a stand-in, written there as files the first time."""
-    pillow_image()  # without Pillow this fails here, and not in a process that decodes
+    """ImageNet from `folder` or the data home; or a stand-in, which is written to files the first time."""
+    pillow_image()  # if Pillow is missing, fail here and not in a data loader
     if data in STAND_INS:
         return ImageNetData(f"{data} (stand-in)", *load_image_folders(stand_in(data)))
     where = expanded(folder) if folder else data_home() / IMAGENET
-    train, test = _found(where)
+    train, test = _load(where)
     sizes = (train.classes, len(train), len(test))
     about = f"{where.resolve().name} ({sizes[0]} classes, {sizes[1]} + {sizes[2]} images)"
     return ImageNetData(IMAGENET if sizes == IMAGENET_SIZES else about, train, test)
 
 
-def _found(where: Path) -> tuple[EncodedImages, EncodedImages]:
+def _load(where: Path) -> tuple[EncodedImages, EncodedImages]:
     if not where.is_dir():
         raise DataMissing(f"there are no images in {where}: no such folder. {WAY_OUT}")
     if (where / "train").is_dir() or (where / "val").is_dir():
@@ -54,7 +54,7 @@ def _found(where: Path) -> tuple[EncodedImages, EncodedImages]:
 
 
 def stand_in(name: str) -> Path:
-    """The folder with the images of a set of the catalogue as PNG files in class folders."""
+    """A folder with the images of a data set as PNG files in class folders."""
     size = STAND_INS[name]
 
     def fill(empty: Path) -> None:
@@ -65,7 +65,7 @@ def stand_in(name: str) -> Path:
 
 
 def _write(images: Images, folder: Path, size: int) -> None:
-    """Each image as a PNG file of this width and height, in the folder of its class."""
+    """Write each image as a PNG file of this width and height to the folder of its class."""
     pillow = pillow_image()
     for label in range(images.classes):
         (folder / str(label)).mkdir(parents=True)

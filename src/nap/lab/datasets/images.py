@@ -1,4 +1,4 @@
-"""Image sets as tensors: bytes and labels, read from verified files."""
+"""Image sets as tensors of bytes and labels, read from verified files."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Images:
         return len(self.pixels)
 
     def part(self, first: int, last: int) -> Images:
-        """The images from number `first` to the one before `last`."""
+        """The images `first` to `last` - 1."""
         return Images(self.name, self.pixels[first:last], self.labels[first:last], self.classes)
 
     def statistics(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of each channel over the set, in levels from 0 to 255, of float64."""
+        """Mean and standard deviation of each channel over the set, in float64 levels from 0 to 255."""
         levels = torch.arange(256, dtype=torch.float64)
         counts = [torch.bincount(channel.flatten(), minlength=256) for channel in self.pixels.unbind(1)]
-        share = torch.stack(counts).double() / counts[0].sum()  # exact statistics without a copy in float64
+        share = torch.stack(counts).double() / counts[0].sum()  # exact, without a float64 copy
         mean = share @ levels
         std = ((levels - mean[:, None]).square() * share).sum(1).sqrt()
         if (std == 0).any():
@@ -47,7 +47,7 @@ class Images:
         return mean, std
 
     def normalised(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The pixels with mean 0 and standard deviation 1 per channel over the set, of type `dtype`.
+        """The pixels with mean 0 and standard deviation 1 per channel over the set.
 
         >>> digits = load("digits", count=100).normalised(torch.float64)
         >>> bool(digits.mean().abs() < 1e-12), round(float(digits.std(correction=0)), 12)
@@ -62,9 +62,9 @@ class Images:
 def load(
     data: ImageSet | str, *, split: str = "train", folder: Path | str | None = None, count: int | None = None
 ) -> Images:
-    """The split's images, or the first `count` of them, from files whose checksums have been verified.
+    """The images of a split, or the first `count` of them, from verified files; `folder` as in `fetch`.
 
-    `folder` stands in for the data home, as in `fetch`. Raises `DataMissing` where files are not there.
+    Raises `DataMissing` if files are missing.
 
     >>> digits = load("digits")
     >>> digits.pixels.shape, digits.classes
@@ -92,7 +92,7 @@ def _read(data: ImageSet, part: Split, where: Path, count: int) -> tuple[Bytes, 
         images, labels = verified(data, part.files, where)
         return read_idx(images, count).reshape(count, *data.shape), read_idx(labels, count)
     each = part.images // len(part.files)
-    firsts = range(0, count, each)  # where each file begins that is needed
+    firsts = range(0, count, each)  # of each file that is needed
     paths = verified(data, part.files[: len(firsts)], where)
     sizes = [min(each, count - first) for first in firsts]
     batches = [read_cifar(path, data.shape, size) for path, size in zip(paths, sizes, strict=True)]
@@ -152,25 +152,21 @@ def _bytes(path: Path, count: int, skip: int = 0) -> Bytes:
 
 
 def split(name: str, held_out: int = 0) -> tuple[Images, Images]:
-    """The images of a set for training and for tests. A set without the latter lends its last fifth.
+    """Training and test images. A set without test images gives the last fifth of its training images.
 
-    With `held_out`, so many of those for training are kept back, the last ones, and stand for the tests:
-    settings that are chosen by them know nothing of the images for tests.
+    With `held_out`, the last training images are returned as a validation set instead of the test images.
 
     >>> [len(part) for part in split("digits")], [len(part) for part in split("digits", held_out=38)]
     ([1438, 359], [1400, 38])
     """
-    train, test = _as_published(name)
+    train = load(name)
+    if "test" in find_images(name).splits:
+        test = load(name, split="test")
+    else:
+        train, test = _cut(train, len(train) - len(train) // 5)
     if held_out >= len(train):
         raise ValueError(f"{held_out} of the {len(train)} images of {name} are held out; hold fewer out")
     return _cut(train, len(train) - held_out) if held_out else (train, test)
-
-
-def _as_published(name: str) -> tuple[Images, Images]:
-    train = load(name)
-    if "test" in find_images(name).splits:
-        return train, load(name, split="test")
-    return _cut(train, len(train) - len(train) // 5)
 
 
 def _cut(images: Images, at: int) -> tuple[Images, Images]:

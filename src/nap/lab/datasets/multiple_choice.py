@@ -13,9 +13,9 @@ from nap.lab.files import parse_json
 
 @dataclass(frozen=True)
 class Question:
-    """A context, its possible continuations, and the index of the correct one.
+    """A context, its possible continuations and the index of the correct one.
 
-    With a single answer it is a cloze question: whether the model writes that answer.
+    With a single answer it is a cloze question: does the model predict that answer?
     """
 
     context: str
@@ -57,10 +57,10 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any]], Question]] = {
 
 
 def read(kind: str, path: Path | None = None) -> list[Question]:
-    """The questions in a file, by default those of the catalogue, which must have been fetched.
+    """The questions in a file, by default that of the catalogue.
 
-    A line is a JSON object: a question with its label, or a request of OLMo's evaluation, of which there
-    are several to a question.
+    Each line is a JSON object: a question with its label, or a request of OLMo's evaluation, of which a
+    question has several.
     """
     if kind not in KINDS:
         raise ValueError(f"there are no questions {kind!r}; there are {', '.join(KINDS)}")

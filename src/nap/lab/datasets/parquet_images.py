@@ -1,7 +1,7 @@
-"""Images in parquet shards, the form in which the Hugging Face hub exports ImageNet.
+"""Images in parquet shards, as the Hugging Face hub exports ImageNet.
 
-A shard gives up its rows by the hundred, and training asks for single images in random order. So the shards
-are packed once: the images as they are, one after the other, in one file, with a list of where each begins.
+Shards are read in batches of rows, but training needs single images in random order. So the encoded images
+are packed into one file once, with an index of offsets.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ IMAGES, INDEX = "images.bin", "index.npz"
 
 
 class ParquetImages:
-    """The images of one split, from these shards, and the folder into which `packed` put them."""
+    """The images of one split, in a folder made by `pack_shards`."""
 
     def __init__(self, folder: Path, files: Sequence[Path]):
         self._file, self._shards = folder / IMAGES, list(files)
         index = _index(folder)
         self.labels, self._starts, self._firsts = index["labels"], index["starts"], index["firsts"]
-        self._sums = index.get("sums")  # CRC-32 of each image; folders that are older have none
+        self._sums = index.get("sums")  # CRC-32 of each image; older folders have none
         self.classes = int(self.labels.max()) + 1
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class ParquetImages:
 
 
 def load_parquet_images(folder: Path) -> tuple[ParquetImages, ParquetImages]:
-    """The images of the train and validation shards, packed if they are not yet."""
+    """The images of the train and validation shards, which are packed the first time."""
     files = {split: all_shards(folder, split) for split in ("train", "validation")}
     train, validation = (ParquetImages(pack_shards(of, split), of) for split, of in files.items())
     if validation.classes > train.classes:
@@ -76,19 +76,19 @@ def load_parquet_images(folder: Path) -> tuple[ParquetImages, ParquetImages]:
 
 
 def pack_shards(files: Sequence[Path], split: str) -> Path:
-    """The folder below the data home that holds the images of these shards; it is made where need be.
+    """The folder with the packed images of these shards, in the data home; packs them if need be.
 
-    A shard that was replaced, as its size or time of change tells, is another one.
+    A shard with another size or time of change gets another folder.
     """
-    found = [file.stat() for file in files]
-    stamps = [(f.name, s.st_size, s.st_mtime_ns) for f, s in zip(files, found, strict=True)]
+    stats = [file.stat() for file in files]
+    stamps = [(f.name, s.st_size, s.st_mtime_ns) for f, s in zip(files, stats, strict=True)]
     key = hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
     folder = data_home() / "packed" / f"{split}-{key}"
-    size = sum(of.st_size for of in found)
+    size = sum(stat.st_size for stat in stats)
 
     def fill(empty: Path) -> None:
-        older = (f"; {path} is of older ones, delete it if no run uses it" for path in _older(folder, files))
-        old = "".join(older)
+        older = _older(folder, files)
+        old = "".join(f"; {path} is of older ones, delete it if no run uses it" for path in older)
         if (free := shutil.disk_usage(empty).free) < size:
             raise DataMissing(
                 f"the {split} shards are packed into {folder.parent}, which needs {size:,} bytes and has "
@@ -98,16 +98,16 @@ def pack_shards(files: Sequence[Path], split: str) -> Path:
         print(f"packing {len(files)} {split} shards into {folder}, once{old}", file=sys.stderr)
         with (empty / IMAGES).open("wb") as out:
             index = _pack(files, out)
-            _to_disk(out)
+            _sync(out)
         with (empty / INDEX).open("wb") as out:
             np.savez(out, **index)
-            _to_disk(out)
+            _sync(out)
 
     return atomic_dir(folder, fill, damage=_damage)
 
 
 def _older(folder: Path, files: Sequence[Path]) -> list[Path]:
-    """Folders that were packed from the same shards, as these were before."""
+    """Folders packed from earlier versions of these shards."""
     split = folder.name.partition("-")[0]
     beside = [path for path in folder.parent.glob(f"{split}-*") if os.access(path / INDEX, os.R_OK)]
     names = [str(file.absolute()) for file in files]
@@ -115,12 +115,12 @@ def _older(folder: Path, files: Sequence[Path]) -> list[Path]:
 
 
 def _damage(folder: Path) -> str:
-    """What is wrong with a folder that `packed` made, "" for nothing."""
+    """What is wrong with a folder of `pack_shards`, "" for nothing."""
     try:
         index, size = _index(folder), (folder / IMAGES).stat().st_size
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except OSError:  # of the disk or the network, which says nothing about the folder
+    except OSError:  # of the disk or the network
         raise
     except Exception:  # a torn index raises EOFError, BadZipFile, ValueError and more
         return f"{INDEX} cannot be read"
@@ -134,8 +134,7 @@ def _index(folder: Path) -> dict[str, Any]:
         return {name: index[name] for name in (*names, *(["sums"] if "sums" in index else []))}
 
 
-def _to_disk(file: BinaryIO) -> None:
-    """So that after a power cut the folder is not there with half of this in it."""
+def _sync(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
 
@@ -172,18 +171,18 @@ def _pack(files: Sequence[Path], out: BinaryIO) -> dict[str, Any]:
     }
 
 
-AT_ONCE = 256  # rows read from a shard together
+ROWS_PER_BATCH = 256
 NUMBERED = re.compile(r"(?P<start>.*?)-(?P<number>\d+)-of-(?P<of>\d+)")  # train-00003-of-00294.parquet
 
 
 def shards(folder: Path, split: str) -> list[Path]:
-    """The parquet files of a split, here or in data/."""
+    """The parquet files of a split, in the folder or in data/."""
     found = (sorted(where.glob(f"{split}-*.parquet")) for where in (folder, folder / "data"))
     return next((files for files in found if files), [])
 
 
 def all_shards(folder: Path, split: str) -> list[Path]:
-    """The same; there must be some, and where their names say of how many, each of those once."""
+    """`shards`, after checking that none is missing or there twice."""
     files = shards(folder, split)
     if not files:
         raise DataMissing(f"{folder} has no shards {split}-*.parquet; put them beside the others")
@@ -224,7 +223,7 @@ def rows(file: Path) -> Iterator[tuple[bytes | None, int | None]]:
                     f"{file} has the columns {', '.join(schema.names)}; expected image, with bytes and "
                     "path in it, and label"
                 )
-            for batch in shard.iter_batches(AT_ONCE, columns=["image", "label"]):
+            for batch in shard.iter_batches(ROWS_PER_BATCH, columns=["image", "label"]):
                 images, labels = batch.column("image").field("bytes"), batch.column("label")
                 yield from zip(images.to_pylist(), labels.to_pylist(), strict=True)
     except (arrow.ArrowException, OSError) as error:

