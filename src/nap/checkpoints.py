@@ -17,9 +17,9 @@ from nap.conversion.normalize import normalize_
 from nap.conversion.placement import Plan
 from nap.norms.gain import GAIN
 from nap.norms.norm import CHILD, PRODUCTS
+from nap.projection.hooks import inner_optimizers
 from nap.projection.names import bare_names, shortened
 from nap.projection.project import Projector
-from nap.projection.updates import inner_optimizers
 from nap.sharded import sharded_parts
 from nap.weights import PLAN_ATTRIBUTE
 

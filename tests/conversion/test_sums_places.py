@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import nap
 from nap.conversion.placement import Plan
 from nap.conversion.verification import relative_change
+from nap.diagnostics.activations import unknown_in
 from nap.diagnostics.axes import is_weighted
-from nap.diagnostics.watched import unknown_in
 from nap.norms.norm import Norm
 
 Join = Callable[[Tensor, Tensor], Tensor]

@@ -16,7 +16,7 @@ from torch import nn
 
 import nap
 from nap.diagnostics import jacobian_norm
-from nap.projection.lost import LOOK_EVERY, Lost
+from nap.projection.apply import LOOK_EVERY, Lost
 
 
 def net() -> nn.Sequential:

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nap.diagnostics.activations import gives_zeros
+from nap.diagnostics.activations import activations_in, as_features, gives_zeros, resolved, unknown_in
 from nap.diagnostics.axes import CARRIERS, PRODUCERS, UnitAxes, is_weighted
 from nap.diagnostics.norms import gradient_norm, parameter_norm
 from nap.diagnostics.probing import as_arguments, evaluating
 from nap.diagnostics.rank import feature_rank
 from nap.diagnostics.units import dead_units, dormant_units, linearized_units
-from nap.diagnostics.watched import activations_in, as_features, resolved, unknown_in
 from nap.rates.learning_rate import effective_learning_rates
 
 PENULTIMATE = "penultimate"

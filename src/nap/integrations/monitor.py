@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from nap.diagnostics.recorder import Recorder
+from nap.projection.hooks import followed, inner_optimizers
 from nap.projection.refusals import held_by
-from nap.projection.updates import followed, inner_optimizers
 from nap.rates.learning_rate import Update, effective_learning_rates, matrix_like, update_of
 from nap.sharded import resharded
 

@@ -21,10 +21,10 @@ No method changes a frozen parameter.
 from nap.methods.continual_backprop import ContinualBackprop
 from nap.methods.contract import Method, Training
 from nap.methods.crelu import ConcatenatedReLU, CReLU
-from nap.methods.leaky_relu import LeakyReLU
 from nap.methods.noise import Langevin
 from nap.methods.penalties import L2, L2Init
 from nap.methods.redo import ReDo
+from nap.methods.relus import LeakyReLU
 from nap.methods.shrinking import ShrinkAndPerturb, WeightDecay
 from nap.methods.wiring import Units, Wiring, find_wiring
 

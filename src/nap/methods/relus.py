@@ -1,8 +1,9 @@
-"""Exchanging the ReLUs of a model for another activation, or saying why that cannot be done."""
+"""Leaky ReLU in place of ReLU: a unit that keeps a gradient cannot die (§5.1); and what CReLU shares."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +11,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from nap.diagnostics.probing import as_arguments, evaluating
+from nap.methods.contract import Method
+from nap.methods.draws import Generators
+from nap.validation import check_range
 
 
 def exchange_relus_(model: nn.Module, make: Callable[[nn.ReLU], nn.Module]) -> None:
@@ -69,3 +73,27 @@ def refuse_functional_relu(model: nn.Module, inputs: Any) -> None:
             f"ReLU is called as a function in {sorted(set(mode.callers))}, where it cannot be exchanged; "
             "make it an nn.ReLU module"
         )
+
+
+@dataclass
+class LeakyReLU(Method):
+    """Each `nn.ReLU` becomes an `nn.LeakyReLU(slope)`, before training and before `nap.normalize_`.
+
+    A ReLU written as a function (`F.relu`) cannot be exchanged: that is an error, found by running
+    the model on the example inputs.
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    >>> LeakyReLU(0.1).prepare_(model, torch.ones(1, 2))
+    >>> model[1]
+    LeakyReLU(negative_slope=0.1)
+    """
+
+    slope: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_range(self, "slope", self.slope, 0, 1)
+
+    def prepare_(self, model: nn.Module, inputs: Any = (), *, generator: Generators | None = None) -> None:
+        refuse_functional_relu(model, inputs)
+        exchange_relus_(model, lambda old: nn.LeakyReLU(self.slope, inplace=old.inplace))

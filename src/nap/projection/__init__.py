@@ -1,8 +1,9 @@
-"""Step 2: weights back on their spheres.
+"""Step 2 of NaP: after an optimizer's step, each weight goes back to the norm that it started with.
 
-`sphere`, `steps` and `affine` are the equations over tensors, with kernels for a GPU in `fused`; `acting`
-applies them by name, and `limits` those that an update is limited by. `plan` is the decision as a value,
-`refusals` what is not done and why, and `policies` this for weights whose norm is a choice; `project` has
-the `Projector` that carries them, `updates` tells real updates apart, `names` finds a weight again in a
-wrapped or copied model.
+- equations over tensors: `sphere` (norms, projection), `affine` (scale and offset of a norm), `noisy` (means
+  and noise of a noisy layer), `steps` (relative updates, the brake), `small` (a short path for small weights)
+- decisions: `plan` (what happens to each parameter), `policies` (output, embeddings, branches)
+- at work: `project` (the `Projector`), `apply` (the equations, by name), `limits` (limits on updates), `hooks`
+  (an optimizer's steps), `state` (saved states), `names` (a weight in a wrapped or copied model)
+- what users are told: `refusals` (errors), `misuse` (warnings)
 """

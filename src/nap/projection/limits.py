@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from nap.projection.acting import Held, project_all_
-from nap.projection.lost import Lost, is_undone
+from nap.projection.apply import Held, Lost, is_undone, project_all_
 from nap.projection.noisy import Two
 from nap.projection.refusals import refuse
 from nap.projection.steps import Pairs, Rate, brake_, norms_together, relative_

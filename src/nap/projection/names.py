@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,19 +22,6 @@ def bare_names(names: Iterable[str]) -> dict[str, str]:
     while bare and all(name.startswith("module.") for name in bare.values()):
         bare = {name: short.removeprefix("module.") for name, short in bare.items()}
     return bare
-
-
-def bare_state(state: Any) -> Any:
-    """A state of `Projector` with bare names; what is no such state comes back as it is."""
-    if not isinstance(state, Mapping) or not isinstance(state.get("actions"), Mapping):
-        return state
-    bare = bare_names(state["actions"])
-    return {
-        part: {bare.get(key, key): value for key, value in entries.items()}
-        if isinstance(entries, Mapping)
-        else entries
-        for part, entries in state.items()
-    }
 
 
 def counterparts(

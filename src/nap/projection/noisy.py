@@ -7,7 +7,6 @@ less.
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -86,21 +85,3 @@ def project_together_(
         factors = factors_to(torch.cat([radius.reshape(1) for _, radius in alike]), together, when)
         of_each = factors.unsqueeze(1).expand(-1, size).reshape(-1, 1)
         torch._foreach_mul_(flat, list(of_each.unbind()))
-
-
-def state_with_noise(saved: Any, settings: Mapping[str, Any], pairs: Iterable[Two]) -> Any:
-    """A saved state as it would be today: before there was a policy for noise, each weight had a radius."""
-    if "noise" not in settings or not isinstance(saved, Mapping):
-        return saved
-    of, radii = saved.get("settings"), saved.get("radii")
-    if not isinstance(of, Mapping) or not isinstance(radii, Mapping) or "noise" in of:
-        return saved
-    if settings["noise"] == "joint":
-        warnings.warn(
-            "this state is of a Projector that kept means and noise of noisy layers at norms of their own; "
-            "from now on each pair has one norm. Projector(model, noise='separate') goes on as before",
-            stacklevel=3,
-        )
-        known = [pair for pair in pairs if all(name in radii for name in pair)]
-        radii = {**radii, **shared(radii, known)}
-    return {**saved, "settings": {**of, "noise": settings["noise"]}, "radii": radii}

@@ -1,4 +1,4 @@
-"""What a `Projector` does to each parameter and why: a decision by role, and a value to print and save."""
+"""What a `Projector` does to each parameter, why, and what it costs: a value to print and save."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from nap.projection.advice import advice
-from nap.projection.policies import Policies, Sizes, fan_in_radius, treat
+from nap.projection.names import shortened
+from nap.projection.policies import (
+    SMALL_BRANCH,
+    SMALL_OUTPUT,
+    Policies,
+    Sizes,
+    Which,
+    fan_in_radius,
+    has_gain,
+    learns_tokens,
+    treat,
+    which,
+)
 from nap.projection.sphere import norms_of
 from nap.weights import WEIGHT_ROLES, Role, Weight, WeightTable
 
@@ -190,3 +201,37 @@ def pairs_of(rows: Iterable[Weight]) -> list[NamePair]:
     for row in rows:
         owners.setdefault(row.name.rpartition(".")[0], {})[row.part] = row.name
     return [(parts.get("scale"), parts.get("offset")) for parts in owners.values()]
+
+
+_COST: dict[Which, str] = {
+    "output": "so small a projected output layer cost a language model of width 64 0.1 nats",
+    "embeddings": "beside branches that grow, what is looked up fades",
+    "branches": "so small projected branches cost a language model of width 64 0.03 nats",
+}
+_SMALL: dict[Which, float] = {"output": SMALL_OUTPUT, "embeddings": 0.0, "branches": SMALL_BRANCH}
+
+
+def advice(rows: Iterable[Weight], sizes: Sizes, table: WeightTable) -> tuple[str, ...]:
+    """A line for each policy under which weights that start small are pinned; `rows` are the projected."""
+    small: dict[Which, list[str]] = {}
+    for row in rows:
+        kind = which(row)
+        if kind is not None and not has_gain(row, table) and sizes.size(row.name) < _limit(kind, table):
+            small.setdefault(kind, []).append(row.name)
+    return tuple(_line(kind, names, sizes) for kind, names in small.items())
+
+
+def _limit(kind: Which, table: WeightTable) -> float:
+    """An output layer over tokens has many rows to tell apart, and is small sooner."""
+    return SMALL_BRANCH if kind == "output" and learns_tokens(table) else _SMALL[kind]
+
+
+def _line(kind: Which, names: list[str], sizes: Sizes) -> str:
+    found = sorted(sizes.size(name) for name in names)
+    share = " to ".join(dict.fromkeys(f"{size:.2g}" for size in (found[0], found[-1])))
+    it, stays = ("it", "stays") if len(names) == 1 else ("them", "stay")
+    ways = f"let {it} grow with {kind}='grow' or {kind}='free'"
+    return (
+        f"{', '.join(shortened(names))}: pinned at {share} of the fan-in radius, and {stays} so small "
+        f"({_COST[kind]}); {ways}, or give {it} a gain with nap.normalize_(model, args, gains='small')"
+    )

@@ -16,18 +16,17 @@ from torch.optim import Optimizer
 from nap.norms.gain import Gain
 from nap.norms.norm import Norm
 from nap.projection import refusals
-from nap.projection.acting import Held, affine_all_, lengths_of, ratios_of
+from nap.projection.apply import Held, Lost, affine_all_, lengths_of, ratios_of
+from nap.projection.hooks import AfterStep, Before, Followed, by_count, hooks_on, inner_optimizers
 from nap.projection.limits import Limits, Start
-from nap.projection.lost import Lost
 from nap.projection.misuse import Unattached, warn_at_attach, warn_of_changes
-from nap.projection.names import bare_names, bare_state, counterparts
-from nap.projection.noisy import shared, state_with_noise, with_noise
+from nap.projection.names import bare_names, counterparts
+from nap.projection.noisy import shared, with_noise
 from nap.projection.plan import Excluded, NamePair, ProjectionPlan, decide, measured, names_in, pairs_of
 from nap.projection.policies import Choice, Policies
-from nap.projection.resuming import comparable, settings_of, taken_over
 from nap.projection.small import SmallWeights
+from nap.projection.state import bare_state, check_state, settings_of, state_with_noise, taken_over
 from nap.projection.steps import Rate
-from nap.projection.updates import AfterStep, Before, Followed, by_count, hooks_on, inner_optimizers
 from nap.sharded import reshard_, sharded_parts
 from nap.weights import weight_groups
 
@@ -366,8 +365,7 @@ class Projector:
         known = self._sizes.norms
         self._follow_plan_(taken_over(before, self._table, self._policies, bare, saved, known))
         try:
-            refusals.check_state(*comparable(bare_state(self.state_dict()), saved, self._policies))
-            refusals.check_saved_radii(saved["radii"], saved["updates"])
+            check_state(bare_state(self.state_dict()), saved, self._policies)
         except ValueError:
             self._updates = updates
             self._follow_plan_(before)

@@ -113,19 +113,6 @@ def check_radii(radii: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -
         refuse(bad, "a norm that is not finite", f"repair its values, or exclude={bad!r}")
 
 
-def check_saved_radii(radii: Mapping[str, Any], updates: Mapping[str, Any]) -> None:
-    """Refuse radii of a saved state that no weight can have, and counts that no training gives."""
-    way = (
-        "the state was damaged or edited: load an older checkpoint, or build a new Projector to measure anew"
-    )
-    if odd := [name for name, r in radii.items() if not isinstance(r, Tensor) or not r.is_floating_point()]:
-        refuse(odd, "a radius in the state that is no tensor of numbers", way)
-    if bad := [name for name, r in radii.items() if not ((r > 0) & r.isfinite()).all()]:
-        refuse(bad, "a radius in the state that is not a finite number above 0", way)
-    if odd := [name for name, n in updates.items() if isinstance(n, bool) or not isinstance(n, int) or n < 0]:
-        refuse(odd, "a count of updates in the state that is no whole number, 0 or more", way)
-
-
 def check_unchanged(model: nn.Module, plan: ProjectionPlan) -> None:
     """Refuse a model that has other parameters than when it was planned: norms of step 1 above all."""
     now, then = dict(model.named_parameters()), dict.fromkeys(plan.names())
@@ -170,27 +157,3 @@ def check_held(optimizers: Sequence[Any], acted: Mapping[int, str], norms: Mappi
             "build the optimizer after it. Where another optimizer holds them, attach all in one call, "
             "attach(a, b); to leave them untrained, freeze them or name them in exclude=[...]"
         )
-
-
-def check_state(mine: Mapping[str, Any], saved: Any) -> None:
-    """Refuse a saved state of another model or of other settings, with one line for each difference."""
-    if found := _differences(mine, saved):
-        raise ValueError("\n  ".join(["this state is of another Projector:", *shortened(found)]))
-
-
-def _differences(mine: Mapping[str, Any], saved: Any) -> list[str]:
-    found = []
-    for part, here in mine.items():
-        there = saved.get(part) if isinstance(saved, Mapping) else None
-        if not isinstance(there, Mapping):
-            found.append(f"{part}: missing from the state")
-            continue
-        for key in dict.fromkeys([*here, *there]):
-            a, b = here.get(key, "nothing"), there.get(key, "nothing")
-            if isinstance(a, Tensor):
-                a, b = list(a.shape), list(b.shape) if isinstance(b, Tensor) else b
-            elif isinstance(b, Tensor):
-                b = f"a tensor of shape {list(b.shape)}"
-            if a != b and not (part == "updates" and isinstance(a, int) and isinstance(b, int)):
-                found.append(f"{part}.{key}: {b} in the state, {a} here")
-    return found

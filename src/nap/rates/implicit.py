@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from nap.projection.hooks import was_real
 from nap.projection.sphere import norms_of
-from nap.projection.updates import was_real
 from nap.rates.learning_rate import Update, matrix_like, update_of
 from nap.schedules import Schedule, Value
 from nap.weights import Role

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from nap.projection.hooks import relative_lengths, unwrapped
 from nap.projection.plan import ProjectionPlan
 from nap.projection.sphere import norms_of
-from nap.projection.updates import relative_lengths, unwrapped
 from nap.rates.learning_rate import Update, effective_learning_rates, effective_lr, matrix_like, update_of
 from nap.sharded import reshard_, sharded_parts
 from nap.weights import Role, Weight

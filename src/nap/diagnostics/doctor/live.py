@@ -13,10 +13,10 @@ from nap.diagnostics.doctor.case import Case, Live
 from nap.diagnostics.doctor.checks import judged
 from nap.diagnostics.doctor.findings import Diagnosis
 from nap.diagnostics.recorder import Recorder
+from nap.projection.hooks import AfterStep, inner_optimizers
 from nap.projection.misuse import MisuseWarning, warn_at_attach, warn_of_changes
 from nap.projection.project import Projector
 from nap.projection.refusals import held_by, readable_parameters
-from nap.projection.updates import AfterStep, inner_optimizers
 from nap.rates.learning_rate import Update
 from nap.weights import PLAN_ATTRIBUTE, WEIGHT_ROLES, Role, weight_groups
 

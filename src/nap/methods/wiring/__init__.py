@@ -4,9 +4,8 @@
 and assembles the answer (`assembly`) into a `Wiring`: a value to print, test and act on.
 """
 
-from nap.methods.wiring.activity import unit_activity
 from nap.methods.wiring.assembly import find_wiring
 from nap.methods.wiring.entries import Entries
-from nap.methods.wiring.units import Units, Wiring
+from nap.methods.wiring.units import Units, Wiring, unit_activity
 
 __all__ = ["Entries", "Units", "Wiring", "find_wiring", "unit_activity"]

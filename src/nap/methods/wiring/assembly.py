@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,10 +12,47 @@ from torch import Tensor, nn
 
 from nap.diagnostics.activations import ACTIVATIONS
 from nap.methods.wiring.entries import Entries, column_units, features_of, norm_units, row_units
-from nap.methods.wiring.hidden import HiddenLayer
 from nap.methods.wiring.sparsity import MIXED, NONE, along_axis, depends, unit_of_entries
 from nap.methods.wiring.tape import Call, Tape, record
 from nap.methods.wiring.units import Units, Wiring
+
+
+@dataclass(eq=False)
+class HiddenLayer:
+    """What produces it, the activation that shows it, and what is known of its entries so far.
+
+    It may have several producers: two layers whose sum, unit by unit, is all that one activation reads
+    (the mean and the noise part of a noisy layer).
+    """
+
+    producers: list[Call]
+    activation: Call
+    axis: int
+    unit: Tensor
+    incoming: dict[str, Entries] = field(default_factory=dict)
+    outgoing: list[Entries] = field(default_factory=list)
+    norms_after: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return "+".join(call.name for call in self.producers)
+
+    @property
+    def size(self) -> int:
+        return features_of(self.producers[0].module)
+
+    def finished(self) -> Units:
+        return Units(
+            name=self.name,
+            size=self.size,
+            activation=self.activation.name,
+            call=self.activation.index,
+            axis=self.axis,
+            unit=self.unit.cpu(),
+            incoming=tuple(self.incoming.values()),
+            outgoing=tuple(self.outgoing),
+            norms_after=tuple(self.norms_after),
+        )
 
 
 class _Unwired(Exception):

@@ -18,7 +18,7 @@ from nap.lab.loops.common.optimizer import load_named_state_, named_state, reset
 from nap.lab.loops.population.stacking import PopulationProjector, Stacked, Strategy, forward
 from nap.lab.runner.work import NotFinite
 from nap.methods import Method, Training
-from nap.methods.moments import moments_of
+from nap.methods.contract import moments_of
 
 
 @dataclass(frozen=True)
