@@ -1,4 +1,4 @@
-"""What a projection writes into the weights of a model, by name, and the warning for what it cannot project."""
+"""What a projection writes into the weights of a model, by name; a warning for what it cannot project."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from nap.projection.hooks import relative_lengths
 from nap.projection.sphere import norms_of
-from nap.projection.updates import relative_lengths
 from nap.weights import WEIGHT_ROLES, Weight, weight_groups
 
 Number = TypeVar("Number", float, Tensor)
