@@ -97,8 +97,9 @@ def _without_figure(groups: Sequence[Group]) -> list[Html]:
 
 
 def _absent(parts: Sequence[Part]) -> Html | None:
+    """The other experiments of the paper; nothing where a user compares on a model of their own."""
     present = {part.experiment.name for part in parts}
-    names = [name for name in MODULES if name not in present]
+    names = [name for name in MODULES if name not in present] if present & set(MODULES) else []
     commands = join(*(element("code", f"nap run {name}") for name in names), between=", ")
     return element("div", "Not in this folder: ", commands) if names else None
 
