@@ -18,7 +18,7 @@ from nap.lab.claims import evaluate, read
 from nap.lab.cli.main import main, parse_requests
 from nap.lab.cli.options import parse
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.tasks import chosen, folder_of
+from nap.lab.experiments.tasks import run_folder, select_runs
 from nap.lab.launch.run_state import read_state, setting_differences
 from nap.lab.report.facts import read_run
 from nap.lab.runner import Outcome, RunFolder, run_work
@@ -64,8 +64,8 @@ def test_stored_runs_are_those_that_the_same_command_asks_for_today(
         if file := word.partition("=")[2]:
             Path(file).parent.mkdir(parents=True, exist_ok=True)
             Path(file).touch()
-    runs = [run for _, _, run in chosen(parse_requests(COMMANDS[archive].split()))]
-    there = [(run, folder_of(run, home)) for run in runs if folder_of(run, home).is_dir()]
+    runs = [run for _, _, run in select_runs(parse_requests(COMMANDS[archive].split()))]
+    there = [(run, run_folder(run, home)) for run in runs if run_folder(run, home).is_dir()]
     assert len(there) >= 0.7 * len(list(home.rglob("manifest.json")))
     for run, folder in there:
         assert setting_differences(folder, settings(run, folder), run.config) == []
@@ -257,7 +257,7 @@ def test_a_switch_that_became_a_choice() -> None:
     """`--fresh-moments` of strings is now a value of --optimizer-state, which other experiments share."""
     for old, state in (("--fresh-moments", "reset"), ("--no-fresh-moments", "legacy")):
         asked = parse_requests(["strings", "--scale", "demo", old])
-        assert {run.config.settings.optimizer_state for _, _, run in chosen(asked)} == {state}
+        assert {run.config.settings.optimizer_state for _, _, run in select_runs(asked)} == {state}
     stored_then = {"settings": {"steps": 1000, "fresh_moments": True}}
     now = {"settings": {"steps": 1000, "optimizer_state": "reset"}}
     assert aliases.config(stored_then, now, "strings") == now

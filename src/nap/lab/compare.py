@@ -26,8 +26,8 @@ from nap.lab.experiments.compare import EXPERIMENT
 from nap.lab.experiments.compare.config import ARMS, ArmName, CompareConfig
 from nap.lab.experiments.compare.figure import HEAD, lines
 from nap.lab.experiments.compare.runs import Function, Trial, load, runs
-from nap.lab.experiments.running import FAILED, FINE, pick_device, run_all
-from nap.lab.experiments.tasks import Task, home, show
+from nap.lab.experiments.running import FAILED, FINISHED, pick_device, run_all
+from nap.lab.experiments.tasks import Task, experiment_folder, print_results
 from nap.lab.experiments.tuned import FILE_NAME, Tuned
 from nap.lab.launch.jobs import Job, jobs
 from nap.lab.launch.options import TuneOptions
@@ -131,9 +131,9 @@ def _compare(config: CompareConfig, function: Function, options: TuneOptions, dr
     code = drive("results", jobs(requests, words), at_best)
     if code == STOPPED:
         return Comparison(STOPPED, options.out, tuned)
-    results = rows.read(home(experiment, at_best))
+    results = rows.read(experiment_folder(experiment, at_best))
     Console().print(_table(results, config))
-    show(options.out, with_report=options.report)
+    print_results(options.out, with_report=options.report)
     return Comparison(code, options.out, tuned, results, evaluate(results))
 
 
@@ -156,7 +156,7 @@ def run_here(title: str, todo: Sequence[Job], options: TuneOptions) -> int:
         stack.callback(gc.unfreeze)
         tasks = [_open_task(number, job, options, stack) for number, job in enumerate(todo)]
         begun = any(read_state(job.path).state == "finished" for job in todo)
-        code = FINE
+        code = FINISHED
         for part in [tasks] if begun else [tasks[:1], tasks[1:]]:
             if part:
                 code = run_all(part, title, device, options, current_group(), stop)

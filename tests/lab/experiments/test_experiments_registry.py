@@ -211,15 +211,6 @@ def test_no_installed_experiment_takes_a_name_of_the_paper_s(site: Path) -> None
     assert "case study" in done.stdout
 
 
-def test_the_registry_is_still_found_where_it_was() -> None:
-    from nap.lab.experiments import experiment as old
-
-    with pytest.warns(DeprecationWarning, match=r"MODULES is now nap\.lab\.experiments\.MODULES"):
-        assert old.MODULES is MODULES
-    with pytest.raises(AttributeError, match="no attribute 'OURS'"):
-        _ = old.OURS
-
-
 def test_an_experiment_says_where_its_runs_are() -> None:
     with pytest.raises(ValueError, match=r"mine: say where its runs are: package=__name__, or runs="):
         Experiment("mine", "", "", {})

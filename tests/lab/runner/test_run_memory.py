@@ -18,7 +18,7 @@ import tiny_experiment
 from nap.lab.cli.main import main
 from nap.lab.experiments import MODULES
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.running import _follow_all
+from nap.lab.experiments.running import _follow_rank0
 from nap.lab.runner.distributed import ProcessGroup
 from two_processes import CPU
 
@@ -86,5 +86,5 @@ class WithHeartbeat(ProcessGroup):
 def test_nor_is_it_there_in_a_process_that_follows() -> None:
     begun = Begun()
     one = ("step",), ("step",), None
-    _follow_all(begun.runs, CPU, WithHeartbeat(0, *one, 1, *one, 2, *one, None))
+    _follow_rank0(begun.runs, CPU, WithHeartbeat(0, *one, 1, *one, 2, *one, None))
     assert begun.alive == [0, 0, 0]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nap.lab import aliases
 from nap.lab.cli.parser import parser
-from nap.lab.experiments import MODULES, OWN
+from nap.lab.experiments import MODULES, UNLISTED
 
 if TYPE_CHECKING:
     from nap.lab.experiments.experiment import Experiment
@@ -78,7 +78,7 @@ def parse_requests(
     from nap.lab.options import RunOptions
 
     common = common or RunOptions
-    known_names = [*MODULES, *(name for name in OWN if name in words[:1])]
+    known_names = [*MODULES, *(name for name in UNLISTED if name in words[:1])]
     names, settings = split_names(words, known_names, command=common.command)
     known = experiments(names)
     requests = [(known[name], parse(name, known[name].scales, settings, common)) for name in names]

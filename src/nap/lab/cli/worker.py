@@ -19,7 +19,7 @@ from nap.lab.cli.main import parse_requests, run_command
 from nap.lab.datasets.store import DataMissing
 from nap.lab.experiments.experiment import Experiment, Run
 from nap.lab.experiments.running import run
-from nap.lab.experiments.tasks import chosen, folder_of, home
+from nap.lab.experiments.tasks import experiment_folder, run_folder, select_runs
 from nap.lab.launch.heartbeat import WithHeartbeat
 from nap.lab.launch.jobs import EXPECTED_RUN, adopt_plugins
 from nap.lab.launch.retries import NO_DATA
@@ -60,7 +60,7 @@ def _run(words: Sequence[str]) -> int:
 def check_expected_run(requests: Sequence[tuple[Experiment, Request]]) -> None:
     """Refuse a command line that means another run here than it did for the driver."""
     expected = os.environ.get(EXPECTED_RUN)
-    names = [f"{experiment.name} {each.name}" for _, experiment, each in chosen(requests)]
+    names = [f"{experiment.name} {each.name}" for _, experiment, each in select_runs(requests)]
     if expected is not None and names != [expected]:
         raise ValueError(
             f"the driver meant the run {expected}, and here the same words ask for {', '.join(names)}: the "
@@ -72,7 +72,7 @@ def with_heartbeats(experiment: Experiment, request: Request) -> Experiment:
     """The experiment, with runs that write heartbeats."""
 
     def beating(each: Run) -> Run:
-        folder = folder_of(each, home(experiment, request.options))
+        folder = run_folder(each, experiment_folder(experiment, request.options))
 
         def start(device: torch.device) -> Work:
             return WithHeartbeat(each.start(device), folder)

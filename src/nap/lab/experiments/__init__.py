@@ -1,4 +1,4 @@
-"""The experiments, a package each: the paper's in this folder, other people's through entry points.
+"""The experiments, one package each: the paper's in this folder, others through entry points.
 
 A distribution with experiments of its own names them in its pyproject.toml:
 
@@ -18,20 +18,20 @@ from pathlib import Path
 from nap.lab.experiments.experiment import Experiment
 
 GROUP = "nap.experiments"  # of entry points
-SHARED = "common"  # the package of what several experiments share
-OWN = {"compare": f"{__name__}.compare"}  # what `nap compare` runs: not the paper's, so in none of its lists
+SHARED = "common"  # the package with code that several experiments share
+UNLISTED = {"compare": f"{__name__}.compare"}  # for `nap compare`; not the paper's, so in none of its lists
 
 
 def _built_in() -> dict[str, str]:
     """Names and packages of this folder, the paper's figures first."""
-    folders = [home.parent.name for home in Path(__file__).parent.glob("*/__init__.py")]
-    names = sorted(set(folders) - {SHARED, *OWN}, key=lambda name: (not name.startswith("fig"), name))
+    folders = {path.parent.name for path in Path(__file__).parent.glob("*/__init__.py")}
+    names = sorted(folders - {SHARED, *UNLISTED}, key=lambda name: (not name.startswith("fig"), name))
     return {name.replace("_", "-"): f"{__name__}.{name}" for name in names}
 
 
 def _installed() -> dict[str, str]:
     """Names and modules that installed distributions provide."""
-    found = {}
+    modules = {}
     for entry in metadata.entry_points(group=GROUP):
         if entry.name in BUILT_IN:
             warnings.warn(
@@ -40,8 +40,8 @@ def _installed() -> dict[str, str]:
                 stacklevel=2,
             )
         else:
-            found[entry.name] = entry.value
-    return found
+            modules[entry.name] = entry.value
+    return modules
 
 
 BUILT_IN = _built_in()
@@ -49,20 +49,20 @@ MODULES = BUILT_IN | _installed()  # name on the command line → module that ha
 
 
 def modules() -> dict[str, str]:
-    """Every name that rows or a worker may have, with its module."""
-    return MODULES | OWN
+    """Every experiment's name with its module, the unlisted ones included."""
+    return MODULES | UNLISTED
 
 
 def load(name: str) -> Experiment:
-    """The experiment of that name; ValueError where its module cannot be imported or has none."""
+    """The experiment of that name; ValueError if its module cannot be imported or has none."""
     module, _, attribute = modules()[name].partition(":")
     try:
         experiment = getattr(import_module(module), attribute or "EXPERIMENT")
     except (ImportError, AttributeError) as error:
-        if name in BUILT_IN | OWN:
-            raise  # something that the lab needs is not installed
+        if name in BUILT_IN | UNLISTED:
+            raise  # a package that the lab needs is not installed
         raise ValueError(
-            f"the experiment {name} cannot be loaded from {MODULES[name]}: {error}; mend that module, or "
+            f"the experiment {name} cannot be loaded from {MODULES[name]}: {error}; correct that module, or "
             "uninstall the distribution that names it"
         ) from error
     if getattr(experiment, "name", None) != name:
@@ -72,13 +72,13 @@ def load(name: str) -> Experiment:
 
 
 def experiments(names: Iterable[str] | None = None) -> dict[str, Experiment]:
-    """Experiments by name, in their order: all of them unless some are named."""
-    found = [load(name) for name in (MODULES if names is None else names)]
-    return {each.name: each for each in sorted(found, key=lambda each: (each.order, each.name))}
+    """Experiments by name, in the paper's order; all of them by default."""
+    loaded = [load(name) for name in (MODULES if names is None else names)]
+    return {each.name: each for each in sorted(loaded, key=lambda each: (each.order, each.name))}
 
 
 def readers(name: str) -> list[Experiment]:
-    """The experiments that have claims or figures about rows of this name; none where it is unknown."""
+    """The experiments with claims or figures about rows of this name; empty if it is unknown."""
     if name not in modules():
         return []
     experiment = load(name)

@@ -1,4 +1,4 @@
-"""`nap run` once its words are read: every run to its end, in its folder, with its progress shown."""
+"""Execute the runs of a parsed `nap run` command, each in its folder, and show their progress."""
 
 from __future__ import annotations
 
@@ -16,8 +16,16 @@ import torch
 from nap.lab import rows
 from nap.lab.datasets.store import DataMissing, require
 from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.experiments.tasks import BOARD, Task, chosen, home, not_distributed, open_tasks, same_command
-from nap.lab.experiments.tasks import show as show_what_came
+from nap.lab.experiments.tasks import (
+    BOARD,
+    Task,
+    distribution_error,
+    experiment_folder,
+    open_tasks,
+    print_results,
+    resume_command,
+    select_runs,
+)
 from nap.lab.files import atomic_write
 from nap.lab.options import MAX_THREADS, Request, RunOptions
 from nap.lab.progress import Display, display, duration
@@ -39,49 +47,50 @@ from nap.lab.stored import MANIFEST, read_manifest
 if TYPE_CHECKING:
     from nap.lab.board import Board
 
-FINE, FAILED = 0, 1
+FINISHED, FAILED = 0, 1  # exit codes
 FAILURE = "failure.txt"  # in a run's folder: the traceback of the error that ended it
 
 
 def run(requests: Sequence[tuple[Experiment, Request]], *, print_verdicts: bool = True) -> int:
-    """Do what was asked; the exit code. Of the processes that torchrun started, rank 0 decides.
+    """Execute the requested runs and return the exit code.
 
-    With `judge` it ends with the verdicts; not so in a worker that does one run of many.
+    Of the processes that torchrun started, rank 0 decides. A worker that does one run of many prints no
+    verdicts.
     """
     options, rank = requests[0][1].options, Rank.from_environment()
     options.check()
-    runs = chosen(requests)
-    if (reason := not_distributed(runs, rank.world_size)) is not None:
+    runs = select_runs(requests)
+    if (error := distribution_error(runs, rank.world_size)) is not None:
         if rank.rank > 0:
-            return FINE  # rank 0 says why
-        raise ValueError(reason)
+            return FINISHED  # rank 0 reports it
+        raise ValueError(error)
     if rank.rank == 0:
         require_data(runs)
     device = pick_device(options.device, rank)
     if not 0 <= options.threads <= MAX_THREADS:
         raise ValueError(f"--threads {options.threads}: it must be between 0 and {MAX_THREADS:,}")
-    # beside a GPU, idle threads only spin on cores that others need: emulators ran at half their speed
+    # with a GPU, idle threads only spin on cores that others need: they halved the speed of emulators
     if options.threads or options.scale == "demo" or device.type == "cuda":
         torch.set_num_threads(options.threads or 1)
     with process_group(rank, device, parallel=options.parallel) as group:
         if group.is_rank0:
             with released(group):
                 return _run_on_rank0(requests, device, group, print_verdicts)
-        _follow_all([run for _, _, run in runs], device, group)
-        return FINE
+        _follow_rank0([run for _, _, run in runs], device, group)
+        return FINISHED
 
 
 def require_data(runs: Iterable[tuple[Path, Experiment, Run]]) -> None:
-    """Raise `DataMissing` for all data sets that runs which are not finished lack, before any begins."""
+    """Raise `DataMissing` for all data sets that unfinished runs lack, before any run begins."""
     open_ = [run.config for path, _, run in runs if not read_manifest(path / MANIFEST)[0].get("finished")]
     require(open_)
 
 
-def _follow_all(runs: Sequence[Run], device: torch.device, group: ProcessGroup) -> None:
-    """Share the runs that rank 0 begins, until it has no more.
+def _follow_rank0(runs: Sequence[Run], device: torch.device, group: ProcessGroup) -> None:
+    """Take part in each run that rank 0 begins, until it has no more.
 
-    Signals are noted and nothing follows: torchrun sends them to all processes, and none may die before
-    the first one, which looks at them between two units, has saved.
+    Signals are noted and ignored here: torchrun sends them to all processes, and none may die before rank 0,
+    which checks for them between units, has saved.
     """
     with stop_requests():
         while (number := group.broadcast()) is not None:
@@ -89,7 +98,7 @@ def _follow_all(runs: Sequence[Run], device: torch.device, group: ProcessGroup) 
             if work is not None:
                 follow_rank0(work, group)
             del work
-            gc.collect()  # before the next one takes its memory: a network may be part of a cycle
+            gc.collect()  # a network may be part of a reference cycle, and the next one needs its memory
 
 
 def _run_on_rank0(
@@ -98,29 +107,29 @@ def _run_on_rank0(
     group: ProcessGroup,
     print_verdicts: bool,
 ) -> int:
-    """All runs, and what they show; the exit code. All folders are checked before any work starts."""
+    """All runs, then their results; the exit code. All folders are checked before any work starts."""
     options = requests[0][1].options
-    homes = {home(experiment, options): None for experiment, _ in requests}
-    with contextlib.ExitStack() as held, stop_requests(options.time_limit) as stop:
-        tasks = open_tasks(requests, held)
+    folders = {experiment_folder(experiment, options): None for experiment, _ in requests}
+    with contextlib.ExitStack() as stack, stop_requests(options.time_limit) as stop:
+        tasks = open_tasks(requests, stack)
         for experiment, request in requests:
             print(_announcement(experiment, request, device, group))
         code = run_all(tasks, ", ".join(r.name for _, r in requests), device, options, group, stop)
-    if stop.signal is not None and code != FINE:
+    if stop.signal is not None and code != FINISHED:
         return code
-    for folder in homes if print_verdicts else ():
-        show_what_came(folder, with_report=options.report)
+    for folder in folders if print_verdicts else ():
+        print_results(folder, with_report=options.report)
     return code
 
 
-def pick_device(word: str, rank: Rank | None = None) -> torch.device:
-    """The device that `--device` names; auto is CUDA where there is one. Several processes have one each."""
+def pick_device(name: str, rank: Rank | None = None) -> torch.device:
+    """The device for `--device`; auto is CUDA if available. With several processes, each has its own GPU."""
     available = torch.cuda.is_available()
-    if word == "cuda" and not available:
+    if name == "cuda" and not available:
         raise ValueError(
             "--device cuda: torch sees no CUDA device here; take --device cpu, or a CUDA build of torch"
         )
-    device = torch.device("cuda" if word != "cpu" and available else "cpu")
+    device = torch.device("cuda" if name != "cpu" and available else "cpu")
     if device.type == "cuda":
         if rank is not None and rank.world_size > 1:
             if rank.local_rank >= (count := torch.cuda.device_count()):
@@ -129,7 +138,7 @@ def pick_device(word: str, rank: Rank | None = None) -> torch.device:
                     f"device{'s' * (count > 1)}; start one for each, or take --device cpu"
                 )
             device = torch.device("cuda", rank.local_rank)
-        torch.set_float32_matmul_precision("high")  # products in TF32; what needs more runs in float64
+        torch.set_float32_matmul_precision("high")  # TF32; work that needs more precision uses float64
         torch.backends.cudnn.benchmark = True
     return device
 
@@ -137,28 +146,24 @@ def pick_device(word: str, rank: Rank | None = None) -> torch.device:
 def _announcement(experiment: Experiment, request: Request, device: torch.device, group: ProcessGroup) -> str:
     runs = experiment.runs(request.config)
     count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
-    what = runs[0].config
-    if not hasattr(what, "seed") or len(what.seeds) > 1:  # else each seed is a run
+    config = runs[0].config
+    if not hasattr(config, "seed") or len(config.seeds) > 1:  # else each seed is a run
         count += f" of {request.config.seeds} seeds"
     if request.options.shard != "1/1":
         count += f" (shard {request.options.shard} of them)"
     threads = torch.get_num_threads()
-    where = (
-        f"cpu ({threads} thread{'s' * (threads > 1)})"
-        if device.type == "cpu"
-        else torch.cuda.get_device_name()
-    )
+    on_cpu = f"cpu ({threads} thread{'s' * (threads > 1)})"
+    hardware = on_cpu if device.type == "cpu" else torch.cuda.get_device_name()
     if group.world_size > 1:
-        where += f" × {group.world_size} processes ({group.parallel})"
+        hardware += f" × {group.world_size} processes ({group.parallel})"
     return (
         f"{experiment.name}, {experiment.title}: scale {request.options.scale}, {count}, "
-        f"{_subject(request.config)}, "
-        f"on {where}, into {home(experiment, request.options)}"
+        f"{_data(request.config)}, on {hardware}, into {experiment_folder(experiment, request.options)}"
     )
 
 
-def _subject(config: Any) -> str:
-    """What the runs are about: their data, text or games."""
+def _data(config: Any) -> str:
+    """The games, texts or data set of a config, in words."""
     if games := getattr(config, "games", ()):
         return f"games {', '.join(games[:5])}{' and more' * (len(games) > 5)}"
     if text := getattr(config, "text", ()):
@@ -174,27 +179,27 @@ def run_all(
     group: ProcessGroup,
     stop: StopRequest,
 ) -> int:
-    """One run after another; the exit code. One that fails is reported, and the others go on.
+    """Execute the tasks one after another; the exit code. One that fails is reported, and the others go on.
 
-    Once a stop is asked for, none begins any more. If the one under way cannot be saved then, that is
-    the exit code: to run again does not mend it.
+    Once a stop is requested, no further task begins. If the current one cannot be saved then, its failure is
+    the exit code: running again would not help.
     """
-    code = FINE
+    code = FINISHED
     with display(title, len(tasks)) as show:
         for task in tasks:
             if stop.signal is not None:
-                again = same_command(options)
-                show.say(f"{task.label}: not started ({stop.signal}); {again} continues there")
+                command = resume_command(options)
+                show.say(f"{task.label}: not started ({stop.signal}); {command} continues there")
                 return STOPPED
             try:
                 finished = _run_one(task, device, options, show, group, stop)
             except DataMissing:
                 raise
-            except ProcessLost as error:  # the others are gone
-                _failure(task.folder.path, error)
+            except ProcessLost as error:  # the other ranks are gone
+                _save_failure(task.folder.path, error)
                 raise
             except Exception as error:
-                show.say(f"{task.label}: {_failure(task.folder.path, error)}")
+                show.say(f"{task.label}: {_save_failure(task.folder.path, error)}")
                 code = FAILED
                 if stop.signal is not None:
                     return FAILED
@@ -213,67 +218,66 @@ def _run_one(
     group: ProcessGroup,
     stop: StopRequest,
 ) -> bool:
-    """Whether the run is finished now; if not, it was stopped."""
+    """Execute one task; False if it was stopped before its end."""
     if task.folder.is_finished():
         show.say(f"{task.label}: finished already")
         return True
     (task.folder.path / FAILURE).unlink(missing_ok=True)
     began = time.monotonic()
     show.begin(task.label)
-    gc.collect()  # the last run's network may be part of a cycle, and this one needs its memory
+    gc.collect()  # the last run's network may be part of a reference cycle, and this one needs its memory
     group.broadcast(task.number)
-    with contextlib.ExitStack() as open_:
-        work = open_.enter_context(on_all_ranks(group.on_all_ranks(partial(task.run.start, device)), group))
-        seen = Spectator(task, options.tensorboard, show, open_)
+    with contextlib.ExitStack() as stack:
+        work = stack.enter_context(on_all_ranks(group.on_all_ranks(partial(task.run.start, device)), group))
+        reporter = ProgressReporter(task, options.tensorboard, show, stack)
         outcome = run_work(
             work,
             task.folder,
             stop=stop,
             device=device,
-            on_progress=seen.progress,
-            on_rows=seen.rows,
+            on_progress=reporter.progress,
+            on_rows=reporter.rows,
             on_note=lambda text: show.say(f"{task.label}: {text}"),
         )
     if outcome.reason == "finished":
-        show.say(
-            f"{task.label}: finished, {work.total:,} {work.unit} in {duration(time.monotonic() - began)}"
-        )
+        seconds = duration(time.monotonic() - began)
+        show.say(f"{task.label}: finished, {work.total:,} {work.unit} in {seconds}")
         return True
     show.say(
         f"{task.label}: stopped by {outcome.signal} at {outcome.done:,} of {outcome.total:,} {work.unit}; "
-        f"{same_command(options)} goes on from there"
+        f"{resume_command(options)} goes on from there"
     )
     return False
 
 
-class Spectator:
-    """Passes on what happens in a run: to the display, and to TensorBoard if that is wanted."""
+class ProgressReporter:
+    """Passes a run's progress to the display and, if requested, its rows to TensorBoard."""
 
-    def __init__(self, task: Task, tensorboard: bool, show: Display, open_: contextlib.ExitStack):
-        self._task, self._tensorboard, self._show, self._open = task, tensorboard, show, open_
+    def __init__(self, task: Task, tensorboard: bool, show: Display, stack: contextlib.ExitStack):
+        self._task, self._tensorboard, self._show, self._stack = task, tensorboard, show, stack
         self._board: Board | None = None
 
     def progress(self, work: Work) -> None:
         self._show.tick(work)
-        # The first call comes once a checkpoint is taken up and the rows are cut back to it.
+        # The first call comes once the checkpoint is loaded and the rows are cut back to it.
         if self._tensorboard and self._board is None:
             from nap.lab.board import Board
 
             folder = self._task.folder.path
             earlier = rows.read(folder / rows.FILE_NAME)
-            self._board = self._open.enter_context(Board(folder / BOARD, earlier))
+            self._board = self._stack.enter_context(Board(folder / BOARD, earlier))
 
     def rows(self, new: list[rows.Row]) -> None:
         if self._board is not None:
             self._board.add(new)
 
 
-def _failure(folder: Path, error: Exception) -> str:
-    """The error in one line; its traceback goes to a file in the folder."""
+def _save_failure(folder: Path, error: Exception) -> str:
+    """Write the traceback to a file in the folder; the error in one line."""
     line = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
     try:
         with atomic_write(folder / FAILURE) as file:
             file.write("".join(traceback.format_exception(error)).encode())
-    except OSError:  # a full disk, as the line says already
+    except OSError:  # a full disk, which the line names
         return line
     return f"{line} (more in {folder / FAILURE})"

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from nap.lab.datasets.store import require
 from nap.lab.experiments.experiment import Experiment
-from nap.lab.experiments.tasks import BOARD, home, same_command, show
+from nap.lab.experiments.tasks import BOARD, experiment_folder, print_results, resume_command
 from nap.lab.launch.drive import drive
 from nap.lab.launch.engine import Engine, open_engine
 from nap.lab.launch.jobs import Job, jobs
@@ -47,8 +47,8 @@ def sweep(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str
     code = exit_code(driven(title, todo, options))
     if code == STOPPED:
         return code
-    for folder in {home(experiment, options): None for experiment, _ in requests}:
-        show(folder, with_report=options.report)
+    for folder in {experiment_folder(experiment, options): None for experiment, _ in requests}:
+        print_results(folder, with_report=options.report)
     return code
 
 
@@ -66,7 +66,7 @@ def driven(title: str, todo: Sequence[Job], options: SweepOptions) -> list[Track
             drive(runs, engine, progress, retries=options.retries, stop=stop)
     if exit_code(runs) == STOPPED:
         left = sum(run.status in OPEN for run in runs)
-        again = same_command(options)
+        again = resume_command(options)
         print(f"Stopped by {stop.signal}, {left} of {len(runs)} runs are left; {again} resumes them")
     return runs
 

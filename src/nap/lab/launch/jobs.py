@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nap.lab.experiments import BUILT_IN, MODULES, OWN, modules
+from nap.lab.experiments import BUILT_IN, MODULES, UNLISTED, modules
 from nap.lab.experiments.experiment import Experiment, Run
-from nap.lab.experiments.tasks import chosen, shard_slice
+from nap.lab.experiments.tasks import select_runs, shard_slice
 from nap.lab.launch.options import for_workers
 from nap.lab.options import Request
 
@@ -59,7 +59,7 @@ def jobs(requests: Sequence[tuple[Experiment, Request]], settings: Sequence[str]
     """
     options = requests[0][1].options
     whole = [(each, replace(request, options=replace(options, shard="1/1"))) for each, request in requests]
-    every = chosen(whole)
+    every = select_runs(whole)
     names, threads = [request.name for _, request in requests], str(options.threads or 1)
     words = (*names, *for_workers(settings), "--out", str(options.out.absolute()), "--threads", threads)
     environment = {"OMP_NUM_THREADS": threads} | {
@@ -85,7 +85,7 @@ def plugin_environment(names: Iterable[str]) -> dict[str, str]:
 
     Raises ValueError if workers could not import one of them.
     """
-    own = {name: modules()[name] for name in names if (BUILT_IN | OWN).get(name) != modules()[name]}
+    own = {name: modules()[name] for name in names if (BUILT_IN | UNLISTED).get(name) != modules()[name]}
     for name, module in own.items():
         if not _is_in_a_file(module):
             raise ValueError(

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from nap.lab import rows
 from nap.lab.experiments.experiment import Experiment, Tuning
-from nap.lab.experiments.tasks import first_seed, home
+from nap.lab.experiments.tasks import experiment_folder, first_seed
 from nap.lab.experiments.tuned import FILE_NAME, Sensitivity, Tuned, comparable, label
 from nap.lab.files import write_json
 from nap.lab.launch.command import driven, exit_code
@@ -123,7 +123,7 @@ class Search:
 
     @property
     def folder(self) -> Path:
-        plain = home(self.experiment, self._request.options)
+        plain = experiment_folder(self.experiment, self._request.options)
         return plain.with_name(f"{plain.name}-tuning")
 
     def jobs(self, wanted: Mapping[str, Sequence[float]]) -> list[Job]:
