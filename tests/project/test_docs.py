@@ -250,6 +250,24 @@ COLLAPSE = "89 % of units linearized, rank 2; with NaP none, rank 293"
             "| NaP | .68 | .42 | .56 |",
             "reproduce/fig1.md",
         ),
+        (
+            "**LayerNorm alone .782, NaP .756**",
+            "../README.md",
+            "| LayerNorm, no method | 5e-5 | .782 |",
+            "log/2026-11-19-figure-4-mlp.md",
+        ),
+        (
+            ".782 against .756 on random labels",
+            "results.md",
+            "| NaP, no method | 5e-5 | .756 |",
+            "log/2026-11-19-figure-4-mlp.md",
+        ),
+        (
+            "NaP ends level with a fresh network (+1.0 points [−2.0, 4.0]), LayerNorm alone loses 21",
+            "../README.md",
+            "+1.0 points [−2.0, 4.0], and LayerNorm has lost 21 points [18, 24]",
+            "reproduce/fig1.md",
+        ),
         ("at 10⁻³ .409 against .450", "schedules.md", "| NaP | .409 | .450 |", DECLINE),
         (
             "at 5·10⁻⁴ .361 against .366",
