@@ -16,7 +16,7 @@ from torch import nn
 
 import nap
 from nap.diagnostics import jacobian_norm
-from nap.projection.apply import LOOK_EVERY, Lost
+from nap.projection.apply import CHECK_EVERY, DirectionCheck
 
 
 def net() -> nn.Sequential:
@@ -137,10 +137,10 @@ def test_a_weight_that_is_lost_is_named_once(bad: float, per: Any) -> None:
             again.project_()
 
 
-def test_a_projector_from_before_there_were_such_warnings_is_taken_up() -> None:
+def test_a_pickled_projector_from_before_such_warnings_still_loads() -> None:
     projector = nap.Projector(net())
     state = projector.__getstate__()
-    del state["_lost"]
+    del state["_direction"]
     again = nap.Projector.__new__(nap.Projector)
     again.__setstate__(state)
     again.project_()
@@ -148,8 +148,8 @@ def test_a_projector_from_before_there_were_such_warnings_is_taken_up() -> None:
 
 
 def test_where_norms_are_not_known_every_hundredth_projection_is_looked_at() -> None:
-    lost = Lost()
-    assert [lost.is_due([]) for _ in range(2 * LOOK_EVERY)].count(True) == 2
+    check = DirectionCheck()
+    assert [check.is_due([]) for _ in range(2 * CHECK_EVERY)].count(True) == 2
 
 
 # what is no model, optimizer or number

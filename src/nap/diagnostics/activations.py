@@ -91,7 +91,7 @@ def resolved(model: nn.Module, layers: Sequence[str | nn.Module]) -> dict[str, n
 
 
 def as_features(name: str, output: Any) -> Tensor:
-    """The output of a layer, if it is a tensor; else an error."""
+    """The output of a layer, refused unless it is a tensor."""
     if not isinstance(output, Tensor):
         raise ValueError(
             f"{name} returns {type(output).__name__}, not a tensor of features; "

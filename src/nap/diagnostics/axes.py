@@ -22,7 +22,7 @@ def is_weighted(module: nn.Module) -> bool:
 
 
 class UnitAxes:
-    """What is known of the axes during one forward; tell it of each layer's output in order.
+    """Follows the axis of the units through one forward, from each layer's output in order.
 
     >>> import torch
     >>> axes, conv = UnitAxes(), nn.Conv2d(3, 8, 2, stride=2)
@@ -42,13 +42,13 @@ class UnitAxes:
         self._latest = (name, output, axis)
 
     def carried(self, source: Any, output: Any) -> None:
-        """What follows entry by entry has its units where its source had them."""
+        """An elementwise module keeps the axis of its input."""
         axis = getattr(source, _MARK, None)
         if axis is not None and isinstance(output, Tensor) and output.shape == source.shape:
             setattr(output, _MARK, axis)
 
     def lost(self) -> None:
-        """A layer of another kind ran: where it puts its units is not known."""
+        """A layer of another kind ran; its axis is not known."""
         self._latest = None
 
     def of(self, name: str, features: Tensor) -> int | None:

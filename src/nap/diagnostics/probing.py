@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside; afterwards each module's mode and the global random state are as before.
+    """Eval mode inside; each module's mode and the global random state are restored.
 
     >>> model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2).eval())
     >>> with evaluating(model):
@@ -31,13 +31,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def forked_random_state(model: nn.Module) -> AbstractContextManager[None]:
-    """The global random state, of the CPU and of the model's devices, is afterwards as before."""
+    """Restore the global random state, of the CPU and of the model's devices, on exit."""
     cuda = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
     return torch.random.fork_rng(devices=sorted(cuda))
 
 
 def as_arguments(inputs: Any) -> tuple[Any, ...]:
-    """A batch as a model takes it: a tuple lists its arguments, anything else is the only one."""
+    """The arguments of a model: a tuple lists them, anything else is the only one."""
     return inputs if isinstance(inputs, tuple) else (inputs,)
 
 

@@ -76,7 +76,7 @@ class Recorder:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """What is looked at: the names of modules, and "penultimate" for the last Linear's input."""
+        """The names of the modules that are measured, and "penultimate" for the last Linear's input."""
         return tuple(self._layers) + (() if self._explicit else (PENULTIMATE,))
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ Log = Callable[[dict[str, float]], None]
 
 
 class Monitor:
-    """Hands numbers to `log` when training starts and after every `every`-th step of the first optimizer.
+    """Pass measures to `log` when training starts and after every `every`-th step of the first optimizer.
 
     Names begin with "nap/": `rate/` of each weight (Definition 1), `norm/parameters`, `norm/gradients`, and
     for each activation and the input of the last layer `dead/`, `linearized/`, `dormant/` and `rank/` on the
@@ -78,13 +78,13 @@ class Monitor:
         return self
 
     def detach(self) -> None:
-        """Follow no optimizer any more."""
+        """Remove the hooks from the optimizers."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
 
     def measure(self) -> dict[str, float]:
-        """The numbers of this moment."""
+        """The measures of the current model and optimizer."""
         with resharded(self._model):
             numbers = self._recorder.measure(self._args, self._kwargs)
         for optimizer in self._optimizers:
@@ -94,7 +94,7 @@ class Monitor:
 
     @property
     def updates(self) -> int:
-        """How many steps it has seen: the place of a measurement on the axis of a logger."""
+        """The number of steps so far, for the step axis of a logger."""
         return self._updates
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:

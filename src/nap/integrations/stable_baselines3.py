@@ -34,7 +34,7 @@ Base: Any = nn.Module if TYPE_CHECKING else object
 
 
 class WithNaP(Base):
-    """What the policies below share: options, example inputs, an optimizer that knows the norms, the radii.
+    """The common part of the policies below: options, example inputs, optimizer and projector.
 
     For a policy of your own: `class Mine(NaPActorCritic, MyPolicy): pass`, `NaPQNetwork` for DQN and
     `NaPOffPolicy` for SAC, TD3 and DDPG.
@@ -65,7 +65,7 @@ class WithNaP(Base):
         return self.obs_to_tensor(batch)[0]
 
     def follow(self, network: nn.Module, lr_schedule: Any) -> None:
-        """A new optimizer, since the first does not know the norms, with a projector after each step."""
+        """Build a new optimizer, which holds the norms' parameters, and attach a projector."""
         self.optimizer = self.optimizer_class(
             network.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs
         )
@@ -82,7 +82,7 @@ class WithNaP(Base):
 
 
 class NaPActorCritic(WithNaP):
-    """Makes a policy of PPO or A2C one with NaP."""
+    """Converts a policy of PPO or A2C."""
 
     def _build(self, lr_schedule: Any) -> None:
         super()._build(lr_schedule)
@@ -91,7 +91,7 @@ class NaPActorCritic(WithNaP):
 
 
 class NaPQNetwork(WithNaP):
-    """Makes a policy of DQN one with NaP.
+    """Converts a policy of DQN.
 
     The target network gets the same norms, and no projection: it is an average of projected networks, or a
     copy.
@@ -109,7 +109,7 @@ class NaPQNetwork(WithNaP):
 
 
 class NaPOffPolicy(WithNaP):
-    """Makes a policy of SAC, TD3 or DDPG one with NaP: one projector for the actor and all critics.
+    """Converts a policy of SAC, TD3 or DDPG, with one projector for the actor and all critics.
 
     Each network gets its norms as it is made, before its optimizer is. So do the targets; they are averages
     of projected networks, and not projected.
@@ -139,7 +139,7 @@ def actor_inputs(actor: nn.Module, observations: Any) -> tuple[Any, ...]:
 
 
 def spread_actions(policy: Any, count: int) -> Tensor:
-    """So many actions, always the same, as a critic sees them: between −1 and 1."""
+    """A fixed batch of actions between −1 and 1, as a critic sees them."""
     size = get_action_dim(policy.action_space)
     return torch.linspace(-1, 1, count * size, device=policy.device).reshape(size, count).T
 

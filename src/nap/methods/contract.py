@@ -49,7 +49,7 @@ def moments_of(optimizer: torch.optim.Optimizer, name: str, parameter: Tensor) -
 
 @dataclass(frozen=True)
 class Training:
-    """The live tensors of a run, by name, that a method may read and change in place.
+    """The tensors of a run, by name, that a method may read and change in place.
 
     `Training.of(model, optimizer)` makes one for an ordinary loop. For a population trained at once,
     build it from stacked tensors, with `stacked=True`: then each tensor has a leading member axis.
@@ -90,7 +90,7 @@ class Training:
 
 
 class Method:
-    """What a mitigation method may do and when. Each does nothing here, so this is also "no method".
+    """The interface of mitigation methods. Every call does nothing here, so this is also "no method".
 
     A method's mathematics are functions over tensors beside its class; the class says when they
     apply. Those that draw random numbers take them from `training.generator`.
@@ -122,7 +122,7 @@ class Method:
         """Acts when the task changes."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: counters and running averages."""
+        """The counters and running averages that a resumed run needs."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -149,7 +149,7 @@ class Elementwise(Method):
             )
 
     def mine(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Those of the parameters that this method acts on."""
+        """The parameters that this method acts on."""
         if self.roles is None:
             return dict(parameters)
         if not hasattr(self, "_names"):

@@ -18,11 +18,11 @@ from nap.projection.plan import NamePair
 from nap.projection.sphere import norms_like, project_tensors_
 
 _FEW = 64
-LOOK_EVERY = 100  # projections, where a look makes the host wait for its device
+CHECK_EVERY = 100  # projections, where a check makes the host wait for the device
 
 
-def is_undone(when: Tensor | None) -> bool:
-    """Whether an update is known not to be made: then nothing was lost in it."""
+def is_skipped(when: Tensor | None) -> bool:
+    """Whether an update is known to be skipped."""
     return when is not None and when.device.type == "cpu" and not bool(when)
 
 
@@ -32,18 +32,18 @@ def _all_usable(norms: Tensor) -> bool:
     return bool(((norms > 0) & norms.isfinite()).all())
 
 
-class Lost:
+class DirectionCheck:
     """Warns once of each weight without a direction, by name.
 
-    On a CPU at once; elsewhere every hundredth projection is looked at, so that no step waits for the device.
+    On a CPU it checks each projection, elsewhere every hundredth, so that steps do not wait for the device.
     """
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._projections = 0
 
     def is_due(self, norms: Sequence[Tensor]) -> bool:
-        """Whether to look at the weights that were just projected; `norms` are theirs, where known."""
+        """Whether to check the weights that were just projected; `norms` are theirs, where known."""
         if torch.compiler.is_compiling():
             return False
         self._projections += 1
@@ -51,16 +51,16 @@ class Lost:
             return not all(map(_all_usable, norms))
         capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         no_values = any(norm.is_meta for norm in norms)
-        return self._projections % LOOK_EVERY == 0 and not capturing and not no_values
+        return self._projections % CHECK_EVERY == 0 and not capturing and not no_values
 
     def warn(self, weights: Mapping[str, Tensor], radii: Mapping[str, Tensor]) -> None:
-        """Name those that have no direction to keep and were not named before."""
+        """Warn of weights whose norm is zero or not finite, each once."""
         new = []
         for name, weight in weights.items():
             norm = norms_like(radii[name], weight)
-            if name not in self._told and not bool(((norm > 0) & norm.isfinite()).all()):
+            if name not in self._warned and not bool(((norm > 0) & norm.isfinite()).all()):
                 new.append(name)
-        self._told.update(new)
+        self._warned.update(new)
         if new:
             warnings.warn(
                 f"{', '.join(shortened(new))}: became zero, infinite or NaN in training (all, a row or "
@@ -70,27 +70,32 @@ class Lost:
             )
 
 
-Held = Mapping[Any, Tensor]
+Tensors = Mapping[Any, Tensor]
 
 
 def project_all_(
-    held: Held, radii: Held, pairs: Collection[Two], growing: Collection[str], when: Tensor | None, lost: Lost
+    tensors: Tensors,
+    radii: Tensors,
+    pairs: Collection[Two],
+    growing: Collection[str],
+    when: Tensor | None,
+    check: DirectionCheck,
 ) -> None:
     """W ← ρ·W/‖W‖ for all that have a radius; what grows only from beyond, pairs together."""
     together = {name for pair in pairs for name in pair}
     for ceiling in (False, True) if growing else (False,):
         alone = [n for n in radii if n not in together and (n in growing) is ceiling]
-        weights, limits = {name: held[name] for name in alone}, [radii[name] for name in alone]
+        weights, limits = {name: tensors[name] for name in alone}, [radii[name] for name in alone]
         norms = project_tensors_(list(weights.values()), limits, when=when, ceiling=ceiling)
-        if not (ceiling or is_undone(when)) and lost.is_due(norms):
-            lost.warn(weights, radii)
+        if not (ceiling or is_skipped(when)) and check.is_due(norms):
+            check.warn(weights, radii)
     if pairs:
-        groups = [(held[mean], held[noise]) for mean, noise in pairs]
+        groups = [(tensors[mean], tensors[noise]) for mean, noise in pairs]
         project_together_(groups, [radii[mean] for mean, _ in pairs], when=when)
 
 
 def affine_all_(
-    held: Held,
+    tensors: Tensors,
     pairs: Collection[NamePair],
     members: Mapping[str | None, int],
     settings: Mapping[str, Any],
@@ -103,11 +108,15 @@ def affine_all_(
         if settings["affine"] == "decay":
             rule = partial(decay_scale_offset, decay=settings["decay"])
         alike = [pair for pair, count in stacks.items() if count == stacked]
-        apply_(rule, [(held.get(s), held.get(o)) for s, o in alike if s in held or o in held], when=when)
+        apply_(
+            rule,
+            [(tensors.get(s), tensors.get(o)) for s, o in alike if s in tensors or o in tensors],
+            when=when,
+        )
 
 
-def ratios_of(find: Callable[[str], Tensor], radii: Held, pairs: Collection[Two]) -> dict[str, float]:
-    """‖W‖/ρ by name, of pairs together; of several norms, the ratio furthest from one."""
+def ratios_of(find: Callable[[str], Tensor], radii: Tensors, pairs: Collection[Two]) -> dict[str, float]:
+    """‖W‖/ρ by name; pairs count as one; of several norms, the ratio furthest from one."""
     ratios, shares = {}, {name: pair for pair in pairs for name in pair}
     for name, radius in radii.items():
         norm = norms_together(radius, map(find, shares.get(name, (name,))))
@@ -116,8 +125,8 @@ def ratios_of(find: Callable[[str], Tensor], radii: Held, pairs: Collection[Two]
     return ratios
 
 
-def lengths_of(find: Callable[[str], Tensor], radii: Held, pairs: Collection[Two]) -> dict[str, Tensor]:
-    """How long a relative step at rate 1 is: ρ, of which each of a pair has the share of its norm."""
+def lengths_of(find: Callable[[str], Tensor], radii: Tensors, pairs: Collection[Two]) -> dict[str, Tensor]:
+    """The length of a relative step at rate 1: ρ, shared by a pair in proportion to its norms."""
     lengths, shares = {}, {name: pair for pair in pairs for name in pair}
     for name, radius in radii.items():
         lengths[name] = radius

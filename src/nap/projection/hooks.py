@@ -44,18 +44,18 @@ class MoveGuard:
         self._look()
 
     def stepped(self, *, by_hand: bool = False) -> None:
-        """The optimizer took a step, and what is to be projected has been, by the hook or by hand."""
+        """Note that the optimizer took a step, or that weights were projected by hand."""
         if not (by_hand and self._strict):
             self._found, self._inside = 0, False
         self._look()
 
     def began(self) -> None:
-        """The optimizer begins a step."""
+        """Note that the optimizer begins a step."""
         self._found, self._inside = 0, True
         self._look()
 
     def _look(self) -> None:
-        """Remember how the weight is now; it may be another tensor (after `.to()`, say) than before."""
+        """Note the weight's version; it may be another tensor than before, after `.to()` for example."""
         weight = self._find()
         if weight is not self._watched or (self._handle is None and weight.requires_grad):
             self.remove()
@@ -119,8 +119,8 @@ Follow = Callable[[Followed, bool | Tensor, Any], None]
 
 
 @dataclass(frozen=True)
-class Before:
-    """What is done when a step begins, where what follows depends on it."""
+class StepStart:
+    """Callbacks for the beginning of a step, needed where updates are limited."""
 
     note: Callable[[list[str], Mapping[int, Any]], Any]  # of names, at rates by id of the parameter
     check: Callable[[Any, Mapping[int, Any]], None]  # refuses an optimizer whose updates cannot be seen
@@ -191,7 +191,7 @@ def unwrapped(optimizer: Any) -> Any:
 
 
 def by_count(names: Iterable[str], counts: Mapping[str, int | Tensor]) -> list[list[str]]:
-    """The names in groups that share a count; counts on the device only where they are one tensor.
+    """The names grouped by count; device counts are compared by identity.
 
     >>> by_count("abc", {"a": 1, "b": 2, "c": 1})
     [['a', 'c'], ['b']]
@@ -210,7 +210,7 @@ class AfterStep:
     `start` is what `before` noted when the step began; None without it.
     """
 
-    def __init__(self, optimizer: Any, find: Find, follow: Follow, before: Before | None = None):
+    def __init__(self, optimizer: Any, find: Find, follow: Follow, before: StepStart | None = None):
         self.optimizer, self._find, self._follow, self.before = optimizer, find, follow, before
         self._followed, self._held = find(optimizer), _held(optimizer)
         # of steps that are under way: a step may call the one that it extends, and one that raised stays
@@ -252,16 +252,16 @@ class AfterStep:
             self._followed, self._held = self._find(optimizer), held
 
     def look_again(self) -> None:
-        """The plan has changed: find the names of what the optimizer holds anew."""
+        """Find the optimizer's parameters again, after a change of plan."""
         self._followed = self._find(self.optimizer)
 
     def moves_are_known(self, *, by_hand: bool = False) -> None:
-        """All that was moved until now has been followed, or projected by hand."""
+        """Tell the guard that all changes until now were projected."""
         if self.guard is not None:
             self.guard.stepped(by_hand=by_hand)
 
     def attach(self, weight_of: Callable[[str], Tensor]) -> None:
-        """Hang on the optimizer, and watch the first of its weights that is trained, found by its name."""
+        """Register the hooks, and guard the first trained weight."""
         self._handles = [self.optimizer.register_step_post_hook(self)]
         if self.before is not None:
             self._handles.append(self.optimizer.register_step_pre_hook(self._begin))
@@ -277,7 +277,7 @@ class AfterStep:
 
     @property
     def alive(self) -> bool:
-        """Whether it still hangs on its optimizer: hooks vanish where an optimizer is unpickled."""
+        """Whether its hooks are still registered; unpickling an optimizer drops them."""
         return self._handles[0].id in self.optimizer._optimizer_step_post_hooks
 
 
@@ -286,13 +286,13 @@ def _held(optimizer: Any) -> list[int]:
 
 
 def rates_in(optimizer: Any) -> dict[int, Any]:
-    """The learning rate of each parameter, by its id, as the step to come finds it."""
+    """The current learning rate of each parameter, by id."""
     groups = [group for one in (optimizer, *inner_optimizers(optimizer)) for group in one.param_groups]
     return {id(parameter): group.get("lr") for group in groups for parameter in group["params"]}
 
 
 def relative_lengths(optimizer: Any) -> dict[int, Tensor]:
-    """How far this optimizer moves weights at rate 1, by id, where a `Projector` makes its steps relative."""
+    """The length of a step at rate 1, by id, of weights whose steps a `Projector` makes relative."""
     hooks = getattr(optimizer, "_optimizer_step_post_hooks", {}).values()
     notes = [hook.before for hook in hooks if isinstance(hook, AfterStep) and hook.before is not None]
     held = set(_held(optimizer))
@@ -300,7 +300,7 @@ def relative_lengths(optimizer: Any) -> dict[int, Tensor]:
 
 
 def hooks_on(
-    optimizers: Iterable[Any], find: Find, follow: Follow, before: Before | None = None
+    optimizers: Iterable[Any], find: Find, follow: Follow, before: StepStart | None = None
 ) -> list[AfterStep]:
     """A hook for each of these optimizers, not attached yet; `find` says what one holds."""
     hooks: list[AfterStep] = []

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from nap.projection.apply import Held, Lost, is_undone, project_all_
+from nap.projection.apply import DirectionCheck, Tensors, is_skipped, project_all_
 from nap.projection.noisy import Two
 from nap.projection.refusals import refuse
 from nap.projection.steps import Pairs, Rate, brake_, norms_together, relative_
@@ -21,11 +21,11 @@ _WAY = "Projector(model, update='free', brake=1)"
 
 
 @dataclass(frozen=True)
-class Start:
-    """What is remembered of the weights from before a step."""
+class WeightsBefore:
+    """Copies or norms of the weights before a step, and the learning rates."""
 
-    weights: Held = field(default_factory=dict)
-    norms: Held = field(default_factory=dict)
+    weights: Tensors = field(default_factory=dict)
+    norms: Tensors = field(default_factory=dict)
     rates: Mapping[Any, Rate] = field(default_factory=dict)
 
 
@@ -58,47 +58,51 @@ class Limits:
         return self.relative or self.brake < 1
 
     def chosen(self) -> dict[str, Any]:
-        """What is not the default: states from before there were limits have neither entry."""
+        """The settings that are not the default; older states have no such entries."""
         return {key: value for key, value in asdict(self).items() if value != getattr(Limits, key)}
 
     def __str__(self) -> str:
         return ", relative steps" * self.relative + f", brake {self.brake:g}" * (self.brake < 1)
 
-    def before(self, held: Held, radii: Held, rates: Mapping[Any, Rate], pairs: Collection[Two]) -> Start:
-        """What is to be remembered of these weights when a step begins."""
-        copies = {name: weight.detach().clone() for name, weight in held.items()} if self.relative else {}
+    def before(
+        self, tensors: Tensors, radii: Tensors, rates: Mapping[Any, Rate], pairs: Collection[Two]
+    ) -> WeightsBefore:
+        """Copy or measure these weights when a step begins."""
+        copies = {name: weight.detach().clone() for name, weight in tensors.items()} if self.relative else {}
         if self.brake == 1:
-            return Start(copies, rates=rates)
-        names, weights = list(held), list(held.values())
+            return WeightsBefore(copies, rates=rates)
+        names, weights = list(tensors), list(tensors.values())
         norms = norms_together(weights, [radii[name] for name in names], _places(names, pairs))
-        return Start(copies, dict(zip(names, norms, strict=True)), rates)
+        return WeightsBefore(copies, dict(zip(names, norms, strict=True)), rates)
 
     def act_(
         self,
-        held: Held,
-        radii: Held,
+        tensors: Tensors,
+        radii: Tensors,
         pairs: Collection[Two],
         growing: Collection[str],
         when: Tensor | None,
-        start: Start | None,
-        lost: Lost,
+        start: WeightsBefore | None,
+        check: DirectionCheck,
     ) -> None:
         """After a step: its length, then projection or the brake. Without a start projection alone."""
-        names, weights, limits = list(radii), [held[name] for name in radii], list(radii.values())
+        names, weights, limits = list(radii), [tensors[name] for name in radii], list(radii.values())
         places = _places(names, pairs)
         if start is not None and self.relative:
             before, rates = (_of(names, found) for found in (start.weights, start.rates))
             relative_(weights, before, limits, rates, together=places)
         if start is None or self.brake == 1:
-            project_all_(held, radii, pairs, growing, when, lost)
+            project_all_(tensors, radii, pairs, growing, when, check)
             return
         before, grows = _of(names, start.norms), [name in growing for name in names]
         norms = brake_(weights, before, limits, grows, self.brake, together=places, when=when)
-        if not is_undone(when) and lost.is_due([n for n, grow in zip(norms, grows, strict=True) if not grow]):
-            lost.warn({name: held[name] for name in names if name not in growing}, radii)
+        if not is_skipped(when) and check.is_due(
+            [n for n, grow in zip(norms, grows, strict=True) if not grow]
+        ):
+            check.warn({name: tensors[name] for name in names if name not in growing}, radii)
 
     def check_every(self, every: int) -> None:
-        """Refuse to project rarely where each update is limited."""
+        """Refuse `every` above 1 where each update is limited."""
         if every > 1 and self.any:
             raise ValueError(
                 f"every={every} projects rarely, and update='relative' or a brake below 1 limit each update; "
@@ -106,7 +110,7 @@ class Limits:
             )
 
     def check_optimizer(self, optimizer: Any, rates: Mapping[int, Any]) -> None:
-        """Refuse an optimizer whose updates cannot be seen one by one, or whose rates are no steps."""
+        """Refuse an optimizer with several moves in a step, and learning rates outside of [0, 1)."""
         kind = type(optimizer).__name__
         if any(cls.__name__ == "LBFGS" for cls in type(optimizer).__mro__):
             why = f"{kind} moves the weights several times within a step, so there is no one update to limit"
@@ -120,13 +124,13 @@ class Limits:
                 refuse([], why, "take an lr below 1, such as 0.01, or update='free'")
 
     def check_by_hand(self, attached: bool) -> None:
-        """Refuse to project by hand in place of steps that were not seen."""
+        """Refuse `project_()` without an attached optimizer where updates are limited."""
         if self.any and not attached:
             why = "project_() sees no updates, and update='relative' or a brake below 1 limit them"
             refuse([], why, f"attach(optimizer) first, or take {_WAY}")
 
     def check_state(self, saved: Any) -> None:
-        """Refuse a state of another kind of step, for which the learning rates mean something else."""
+        """Refuse a state with another `update` or `brake`: its learning rates mean other steps."""
         there = saved.get("settings") if isinstance(saved, Mapping) else None
         if not isinstance(there, Mapping):
             return

@@ -23,7 +23,7 @@ _HALF = (torch.bfloat16, torch.float16)
 
 
 class MisuseWarning(UserWarning):
-    """The training runs, and is not what NaP is meant to be."""
+    """Training runs without an error but is not Normalize-and-Project."""
 
 
 def _warn(names: Iterable[str], message: str) -> None:
@@ -45,7 +45,7 @@ def warn_of_changes(model: nn.Module) -> None:
 
 
 def changed_since_plan(model: nn.Module) -> tuple[list[str], list[str]]:
-    """Parameters that the plan of step 1 knows and the model lacks, and those that it does not know."""
+    """The planned parameters that the model no longer has, and its parameters that were not planned."""
     there = bare_names(dict(model.named_parameters(remove_duplicate=False)))
     plans = {prefix: vars(module)[PLAN_ATTRIBUTE] for prefix, module in _planned(model)}
     starts = {prefix: f"{prefix}." if prefix else "" for prefix in plans}
@@ -95,7 +95,7 @@ def _is_half(parameter: Tensor) -> bool:
 
 
 def _never_normalized(model: nn.Module, projected: Collection[str]) -> None:
-    """Step 2 alone: nothing cancels the scale of a weight, and its norm is a part of the function."""
+    """Warn of projected weights in a model without norms."""
     if len(projected) < 2 or any(True for _ in _planned(model)):
         return
     if any("norm" in type(module).__name__.lower() for module in model.modules()):
@@ -108,7 +108,7 @@ def _never_normalized(model: nn.Module, projected: Collection[str]) -> None:
 
 
 def _decays(optimizer: Any, names: Mapping[int, str], relative: bool) -> None:
-    """Weight decay on what is projected: a chosen one, or one that goes through Adam's moments."""
+    """Warn of weight decay on projected weights, unless it is the optimizer's own default."""
     default = inspect.signature(type(optimizer)).parameters.get("weight_decay")
     own = 0.0 if default is None or default.default is default.empty else default.default
     decayed: list[str] = []
@@ -141,12 +141,12 @@ _ADAPTIVE = (torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Adamax, torc
 
 
 def _through_moments(optimizer: Any, group: Mapping[str, Any]) -> bool:
-    """Whether decay is added to the gradient that the moments see: torch's Adam without decoupling, say."""
+    """Whether decay is added to the gradient before the moments, as in torch's Adam."""
     return group.get("decoupled_weight_decay") is False or isinstance(optimizer, _ADAPTIVE)
 
 
 def _averages(optimizer: Any) -> None:
-    """Schedule-free optimizers: `eval()` computes weights from a second set, which no projection reaches."""
+    """Warn of schedule-free optimizers: `eval()` computes weights from a second set that is not projected."""
     if any("train_mode" in group for group in optimizer.param_groups) and hasattr(optimizer, "eval"):
         _warn(
             [],
@@ -158,7 +158,7 @@ def _averages(optimizer: Any) -> None:
 
 
 class Unattached:
-    """Warns once if a model trains beside its `Projector`, which neither follows an optimizer nor projects.
+    """Warns once if a model trains and its `Projector` is neither attached nor called.
 
     It watches one weight, and goes with the projector: one that was made to print its plan leaves nothing.
     """
@@ -170,7 +170,7 @@ class Unattached:
         self._finalizer.atexit = False
 
     def look(self, name: str, weight: Tensor) -> None:
-        """After a backward pass: has the weight moved since the last?"""
+        """Check after a backward pass whether the weight has changed since the last one."""
         if weight._version == self._version:
             return
         self._version = weight._version
@@ -185,12 +185,12 @@ class Unattached:
             )
 
     def stop(self) -> None:
-        """It is attached, or used by hand."""
+        """Stop watching."""
         self._finalizer()
 
 
 class _Watch:
-    """The hook; it does not keep what it belongs to alive."""
+    """The gradient hook, with a weak reference to its owner."""
 
     def __init__(self, guard: Unattached, name: str):
         self._guard: Callable[[], Unattached | None] = weakref.ref(guard)

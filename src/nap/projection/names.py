@@ -11,7 +11,7 @@ _SHOWN = 5  # differences listed in an error; the others are counted
 
 
 def bare_names(names: Iterable[str]) -> dict[str, str]:
-    """Each name without what wrappers add: `_orig_mod.` (compiled), a common `module.` (DDP, averages).
+    """Each name without the prefixes of wrappers: `_orig_mod.` (compile), a common `module.` (DDP, averages).
 
     No two names become one: `module.` goes only where every name begins with it.
 

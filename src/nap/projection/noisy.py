@@ -45,13 +45,13 @@ def with_noise(
 
 
 def shared(radii: Mapping[str, Tensor], pairs: Iterable[Two]) -> dict[str, Tensor]:
-    """√(ρ_μ² + ρ_σ²) for both names of each pair."""
+    """The shared radius √(ρ_μ² + ρ_σ²), under both names of each pair."""
     joined = {pair: torch.hypot(radii[pair[0]], radii[pair[1]]) for pair in pairs}
     return {name: radius for pair, radius in joined.items() for name in pair}
 
 
 def norms_together(radius: Tensor, weights: Iterable[Tensor]) -> Tensor:
-    """The norms of several weights of one shape, taken together, that the entries of `radius` stand for."""
+    """The joint norms of several weights of one shape, in the shape of `radius`."""
     return torch.stack([norms_like(radius, weight) for weight in weights]).square().sum(0).sqrt()
 
 

@@ -63,7 +63,7 @@ class ProjectionRow:
     norms: int = 0  # how many norms are kept apart: 1, or one for each row or expert
 
     def cells(self) -> tuple[str, ...]:
-        """Name, role, what is done, the norm that is kept or may be reached, and the reason: for a table."""
+        """The cells of the printed table: name, role, action, norm and reason."""
         norm = "" if self.radius is None else f"{self.radius:.4g}"
         norm = f"up to {norm}" if self.action == "grow" else norm
         apart = f" ({self.norms} norms)" if self.norms > 1 else ""
@@ -80,7 +80,14 @@ class ProjectionRow:
 
 @dataclass(frozen=True)
 class ProjectionPlan:
-    """Every parameter of a model with what a `Projector` does to it; `print` it to read it."""
+    """Every parameter of a model with what a `Projector` does to it; `print` it to read it.
+
+    Its columns: `role` is what the parameter does to the function (`nap.weight_groups`). `step 2` is what
+    happens after an update: "projected" puts the norm back, "grows" lets it be up to its radius, "joint
+    norm" and "pulled" are the rules for scale and offset. `norm kept at` is the radius ρ of the whole
+    tensor, with the number of norms if rows or experts have one each. `reason` says why. Notes below the
+    table say what a choice costs.
+    """
 
     rows: tuple[ProjectionRow, ...]
     advice: tuple[str, ...] = ()  # what it costs, and the way out
@@ -153,7 +160,7 @@ def decide(
 
 
 def is_weight(row: Weight, ndim: int) -> bool:
-    """Whether step 2 has a norm of it to keep."""
+    """Whether step 2 treats this parameter as a weight."""
     return row.role in WEIGHT_ROLES and (row.role is not Role.UNUSED or ndim >= 2)
 
 
@@ -190,7 +197,7 @@ def names_in(model: nn.Module, exclude: Excluded | Iterable[Excluded]) -> set[st
 
 
 def norms_to_keep(row: Weight, parameter: Tensor, per: str) -> Tensor:
-    """The norms of a weight that stay as they are: one each for the whole, its experts or its rows."""
+    """The norms of a weight to keep: one for the whole tensor, or one for each expert or row."""
     out_axis = row.out_axis if per == "row" and parameter.ndim > 1 else None  # a vector is one row
     return norms_of(parameter, stacked=row.stacked, out_axis=out_axis, groups=row.groups)
 
@@ -212,7 +219,7 @@ _SMALL: dict[Which, float] = {"output": SMALL_OUTPUT, "embeddings": 0.0, "branch
 
 
 def advice(rows: Iterable[Weight], sizes: Sizes, table: WeightTable) -> tuple[str, ...]:
-    """A line for each policy under which weights that start small are pinned; `rows` are the projected."""
+    """Advice on projected weights that start small, one line for each policy."""
     small: dict[Which, list[str]] = {}
     for row in rows:
         kind = which(row)
@@ -222,7 +229,7 @@ def advice(rows: Iterable[Weight], sizes: Sizes, table: WeightTable) -> tuple[st
 
 
 def _limit(kind: Which, table: WeightTable) -> float:
-    """An output layer over tokens has many rows to tell apart, and is small sooner."""
+    """The size below which a weight is small; higher for an output layer over tokens, with its many rows."""
     return SMALL_BRANCH if kind == "output" and learns_tokens(table) else _SMALL[kind]
 
 

@@ -29,7 +29,7 @@ SMALL_BRANCH = 0.5  # GPT-2's start at about 0.11 (attention) and 0.23 (hidden l
 
 @dataclass(frozen=True)
 class Policies:
-    """A choice for each role that has one; None leaves it to the default.
+    """The choice for output layer, embeddings and branches; None is the default.
 
     project: kept at the norm that it has at the start. grow: free up to its fan-in radius, and kept from
     growing beyond (one that starts there or beyond is projected). free: left alone.
@@ -40,16 +40,16 @@ class Policies:
     branches: Choice | None = None
 
     def of(self, which: Which) -> Choice | None:
-        """The choice for one of the three."""
+        """The choice under one of these names."""
         return getattr(self, which)
 
     def chosen(self) -> dict[str, Choice]:
-        """Those that are not left to the default."""
+        """The choices that are not None."""
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name))}
 
 
 def which(row: Weight) -> Which | None:
-    """The policy that a weight comes under, if any."""
+    """The name of the policy for this weight, if there is one."""
     if row.role is Role.OUTPUT:
         return "output"
     if row.role is Role.EMBEDDING:
@@ -75,13 +75,13 @@ def fan_in_radius(row: Weight, parameter: Tensor, norms: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Norms of the weights at the start, and their size in units of the fan-in radius."""
+    """The initial norms of the weights, and their fan-in radii."""
 
     norms: Mapping[str, Tensor]
     full: Mapping[str, Tensor]
 
     def size(self, name: str) -> float:
-        """Of the whole weight."""
+        """The norm of a weight in units of its fan-in radius."""
         return (self.norms[name].norm() / self.full[name].norm()).item()
 
     def any_zero(self, name: str) -> bool:
@@ -93,13 +93,13 @@ class Sizes:
         return bool((self.norms[name] >= self.full[name]).all())
 
     def radius(self, name: str, action: str) -> Tensor:
-        """Where it is kept: at its norm, or, if it grows, below the fan-in radius."""
+        """The radius: the initial norm, or the fan-in radius for a weight that may grow."""
         norms = self.norms[name]
         return torch.maximum(norms, self.full[name]) if action == "grow" else norms
 
 
 def treat(row: Weight, sizes: Sizes, policies: Policies, table: WeightTable) -> tuple[Choice, str | None]:
-    """What is done with a weight, and the reason; None where the role alone says why."""
+    """The action for a weight and its reason; None if the role is the reason."""
     name, kind = row.name, which(row)
     choice, why = ("project", None) if kind is None else _chosen(row, kind, sizes, policies, table)
     if choice == "free":
@@ -133,7 +133,7 @@ def _chosen(
 
 
 def learns_tokens(table: WeightTable) -> bool:
-    """Whether the model looks up what it is given in a table, as language models do."""
+    """Whether the model looks up its inputs in a table, as language models do."""
     return any(row.place == "tokens" for row in table.values())
 
 

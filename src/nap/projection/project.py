@@ -1,8 +1,4 @@
-"""Step 2 of NaP: weights go back to the norm they started with, after every update or every k-th.
-
-`Projector` carries the rules of `sphere` and `affine` to a model and its optimizers. What it does to
-each parameter is decided in `plan`, what it refuses in `refusals`.
-"""
+"""The `Projector`: step 2 of NaP for a model and its optimizers."""
 
 from __future__ import annotations
 
@@ -16,21 +12,19 @@ from torch.optim import Optimizer
 from nap.norms.gain import Gain
 from nap.norms.norm import Norm
 from nap.projection import refusals
-from nap.projection.apply import Held, Lost, affine_all_, lengths_of, ratios_of
-from nap.projection.hooks import AfterStep, Before, Followed, by_count, hooks_on, inner_optimizers
-from nap.projection.limits import Limits, Start
+from nap.projection.apply import DirectionCheck, Tensors, affine_all_, lengths_of, ratios_of
+from nap.projection.hooks import AfterStep, Followed, StepStart, by_count, hooks_on, inner_optimizers
+from nap.projection.limits import Limits, WeightsBefore
 from nap.projection.misuse import Unattached, warn_at_attach, warn_of_changes
 from nap.projection.names import bare_names, counterparts
 from nap.projection.noisy import shared, with_noise
 from nap.projection.plan import Excluded, NamePair, ProjectionPlan, decide, measured, names_in, pairs_of
 from nap.projection.policies import Choice, Policies
 from nap.projection.small import SmallWeights
-from nap.projection.state import bare_state, check_state, settings_of, state_with_noise, taken_over
+from nap.projection.state import bare_state, check_state, settings_of, state_with_noise, with_saved_actions
 from nap.projection.steps import Rate
 from nap.sharded import reshard_, sharded_parts
 from nap.weights import weight_groups
-
-ADDED = (Norm, Gain)  # modules of step 1
 
 
 class Projector:
@@ -137,23 +131,23 @@ class Projector:
         self._all_slots = {
             name: (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in table
         }
-        self._norms = {  # those of step 1: an optimizer made before it does not hold them
+        self._norms = {  # inserted by step 1: an optimizer that was built before it does not hold them
             name: slot
             for name, slot in self._all_slots.items()
-            if isinstance(slot[0], ADDED) and name not in left_out
+            if isinstance(slot[0], Norm | Gain) and name not in left_out
         }
         self._updates: dict[str, int | Tensor] = {}
         self._follow_plan_(plan)
         refusals.check_radii(self._radii, parameters)
         self._model = model
         self._hooks: list[AfterStep] = []
-        self._lost = Lost()
+        self._direction = DirectionCheck()
         warn_of_changes(model)
         trained = next(iter(self._trainable(self.plan.names("project")).items()), None)
         self._unattached = None if trained is None else Unattached(self, *trained)
 
     def _follow_plan_(self, plan: ProjectionPlan) -> None:
-        """Radii, counts and places of all that this plan acts on."""
+        """Set the plan, and the radii, counts and slots of the parameters that it acts on."""
         kept = {row.name: row.action for row in plan.rows if row.action in ("project", "grow")}
         self._radii = {name: self._sizes.radius(name, action) for name, action in kept.items()}
         self._growing = frozenset(plan.names("grow"))
@@ -201,32 +195,34 @@ class Projector:
     def _trainable(self, names: Iterable[str], *, after_step: bool = False) -> dict[str, Tensor]:
         # by its gradient, not by requires_grad, an optimizer decides whether a parameter moves
         reshard_(self._shards)
-        held = {name: self._parameter(name) for name in names}
+        weights = {name: self._parameter(name) for name in names}
         frozen = {
             name
-            for name, parameter in held.items()
+            for name, parameter in weights.items()
             if not parameter.requires_grad and not (after_step and parameter.grad is not None)
         }
         if frozen:  # a pair moves as one
             frozen |= {name for pair in self._together if frozen.intersection(pair) for name in pair if name}
-        return {name: held[name] for name in held if name not in frozen} if frozen else held
+        return {name: weights[name] for name in weights if name not in frozen} if frozen else weights
 
     @torch.no_grad()
-    def _act_(self, held: Held, when: Tensor | None = None, start: Start | None = None) -> dict[str, Tensor]:
-        """Write into these, and return their radii as they lie on the device."""
-        radii = self._radii_of(held)
+    def _act_(
+        self, weights: Tensors, when: Tensor | None = None, start: WeightsBefore | None = None
+    ) -> dict[str, Tensor]:
+        """Project these weights; return their radii on the weights' device."""
+        radii = self._radii_of(weights)
         pairs = [pair for pair in self._noisy if all(name in radii for name in pair)]
-        self._limits.act_(held, radii, pairs, self._growing, when, start, self._lost)
-        affine_all_(held, self._pairs, self._members, self._settings, when)
+        self._limits.act_(weights, radii, pairs, self._growing, when, start, self._direction)
+        affine_all_(weights, self._pairs, self._members, self._settings, when)
         return radii
 
-    def _radii_of(self, held: Held) -> dict[str, Tensor]:
-        radii = {name: self._radii[name] for name in held if name in self._radii}
-        return {n: r if r.device == (to := held[n].device) else r.to(to) for n, r in radii.items()}
+    def _radii_of(self, weights: Tensors) -> dict[str, Tensor]:
+        radii = {name: self._radii[name] for name in weights if name in self._radii}
+        return {n: r if r.device == (to := weights[n].device) else r.to(to) for n, r in radii.items()}
 
     @property
     def _together(self) -> list[NamePair]:
-        """The parameters that move as one: scale and offset under the joint rule, means and their noise."""
+        """Pairs that share a norm: scale and offset under the joint rule, means and noise."""
         return [*(self._pairs if self._settings["affine"] == "joint" else []), *self._noisy]
 
     def _parameter(self, name: str) -> Tensor:
@@ -249,7 +245,9 @@ class Projector:
         few backward passes: attach the optimizer inside of it, or call `project_()` after each update.
         """
         limits = self._limits
-        before = Before(self._before_, limits.check_optimizer, self._relative_radii) if limits.any else None
+        before = (
+            StepStart(self._before_, limits.check_optimizer, self._relative_radii) if limits.any else None
+        )
         new = hooks_on(optimizers, self._find, self._follow_, before)
         trainable = {id(parameter): name for name, parameter in self._trainable(self._slots).items()}
         refusals.check_held([hook.optimizer for hook in [*self._hooks, *new]], trainable, self._norm_ids())
@@ -282,8 +280,8 @@ class Projector:
         reshard_(self._shards)
         names = {id(self._parameter(name)): name for name in self._slots}
         refusals.check_one(optimizer, self._model, names, self._together)
-        held = refusals.held_by(optimizer)
-        followed = [name for key, name in names.items() if key in held]
+        ids = refusals.held_by(optimizer)
+        followed = [name for key, name in names.items() if key in ids]
         return Followed(followed, self._small(followed) if self._settings["every"] == 1 else None)
 
     def _small(self, names: Iterable[str]) -> SmallWeights | None:
@@ -292,35 +290,35 @@ class Projector:
         return SmallWeights.of({name: self._slots[name] for name in names}, self._radii, self._growing)
 
     def _norm_ids(self) -> dict[int, str]:
-        """The trainable norms that step 1 put in."""
-        held = {name: module._parameters[leaf] for name, (module, leaf) in self._norms.items()}
-        return {id(p): name for name, p in held.items() if p is not None and p.requires_grad}
+        """The trainable parameters of the norms that step 1 inserted, by id."""
+        norms = {name: module._parameters[leaf] for name, (module, leaf) in self._norms.items()}
+        return {id(p): name for name, p in norms.items() if p is not None and p.requires_grad}
 
-    def _before_(self, names: list[str], rates: Mapping[int, Rate]) -> Start:
-        held = self._trainable([name for name in names if name in self._radii], after_step=True)
-        by_name = {name: rates[id(self._parameter(name))] for name in held}
-        return self._limits.before(held, self._radii_of(held), by_name, self._noisy)
+    def _before_(self, names: list[str], rates: Mapping[int, Rate]) -> WeightsBefore:
+        weights = self._trainable([name for name in names if name in self._radii], after_step=True)
+        by_name = {name: rates[id(self._parameter(name))] for name in weights}
+        return self._limits.before(weights, self._radii_of(weights), by_name, self._noisy)
 
     def _relative_radii(self) -> dict[int, Tensor]:
         radii = self._radii if self._limits.relative else {}
         steps = lengths_of(self._parameter, radii, self._noisy)
         return {id(self._parameter(name)): length for name, length in steps.items()}
 
-    def _follow_(self, followed: Followed, real: bool | Tensor, start: Start | None) -> None:
+    def _follow_(self, followed: Followed, real: bool | Tensor, start: WeightsBefore | None) -> None:
         if followed.small is not None and real is True and followed.small.project_():
             self._updates.update({name: self._updates[name] + 1 for name in followed.names})
             return
-        held = self._trainable(followed.names, after_step=True)
-        for alike in by_count(held, self._updates):  # one group, unless optimizers share parameters
+        weights = self._trainable(followed.names, after_step=True)
+        for alike in by_count(weights, self._updates):  # one group, unless optimizers share parameters
             count = self._updates[alike[0]] + real  # tensors, where `real` is on the device
             self._updates.update(dict.fromkeys(alike, count))
             due = (count % self._settings["every"] == 0) & real
             if due is not False:
-                group = {name: held[name] for name in alike}
+                group = {name: weights[name] for name in alike}
                 self._radii |= self._act_(group, due if isinstance(due, Tensor) else None, start)
 
     def detach(self) -> None:
-        """Take the hooks off every optimizer; radii and counts stay."""
+        """Remove the hooks from every optimizer; radii and counts stay."""
         for hook in self._hooks:
             hook.detach()
         self._hooks = []
@@ -363,7 +361,7 @@ class Projector:
         saved = state_with_noise(saved, self._settings, pairs)
         before, updates = self.plan, self._updates
         known = self._sizes.norms
-        self._follow_plan_(taken_over(before, self._table, self._policies, bare, saved, known))
+        self._follow_plan_(with_saved_actions(before, self._table, self._policies, bare, saved, known))
         try:
             check_state(bare_state(self.state_dict()), saved, self._policies)
         except ValueError:
@@ -394,5 +392,5 @@ class Projector:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(
-            {"_lost": Lost(), "_all_small": None, "_unattached": None, **state}
+            {"_direction": DirectionCheck(), "_all_small": None, "_unattached": None, **state}
         )  # older ones have none

@@ -17,14 +17,14 @@ from nap.weights import Role, Weight, WeightTable
 
 
 def refuse(names: Iterable[str | None], why: str, way_out: str = "") -> NoReturn:
-    """Raise: the things, the reason and the way out (by default to exclude them)."""
+    """Raise a ValueError with names, reason and way out (by default to exclude them)."""
     listed = [name for name in names if name]
     way_out = way_out or f"leave it out with Projector(model, exclude={listed!r})"
     raise ValueError(f"{', '.join(listed)}: {why}; {way_out}".removeprefix(": "))
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is no model."""
+    """Refuse anything but a module."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"Projector takes a torch.nn.Module, not {_kind(model)}; pass the model itself")
 
@@ -34,7 +34,7 @@ def _kind(thing: Any) -> str:
 
 
 def check_options(every: int, decay: float, **choices: str | None) -> None:
-    """Refuse settings that mean nothing."""
+    """Refuse options outside their choices."""
     allowed: dict[str, list[str | None]] = {
         "per": ["tensor", "row"],
         **{name: ["project", "grow", "free", None] for name in ("output", "embeddings", "branches")},
@@ -51,7 +51,7 @@ def check_options(every: int, decay: float, **choices: str | None) -> None:
 
 
 def readable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of `model` by name, refused unless each has values whose norm is the weight's."""
+    """The parameters by name; refuse those without values, and flat shards of FSDP1."""
     parameters = dict(model.named_parameters())
     if empty := [name for name, p in parameters.items() if p.is_meta or is_lazy(p)]:
         refuse(empty, "no values to measure (meta device or lazy)", "initialise the model first")
@@ -61,7 +61,7 @@ def readable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def check_fit(plan: ProjectionPlan, policies: Policies, *, excluded: bool) -> None:
-    """Refuse a plan that would do nothing, or guess at the output layer, the tables or the branches."""
+    """Refuse a plan that does nothing, and policies for roles that were not traced."""
     if not plan.names("project", "grow", "joint", "decay"):
         if excluded:
             refuse([], "no parameter of the model is left to project", "exclude less")
@@ -100,13 +100,13 @@ def check_joint(pairs: Sequence[NamePair], table: WeightTable, parameters: Mappi
 
 
 def check_rows(weights: Iterable[Weight]) -> None:
-    """Refuse weights whose rows cannot be told."""
+    """Refuse weights whose output axis is not known."""
     if unknown := [weight.name for weight in weights if weight.out_axis < weight.stacked]:
         refuse(unknown, "the axis of its rows is not known, and per='row' needs it")
 
 
 def check_radii(radii: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
-    """Refuse norms that cannot be kept."""
+    """Refuse norms of single entries, and norms that are not finite."""
     if single := [name for name, r in radii.items() if r.numel() == parameters[name].numel()]:
         refuse(single, "one entry to each norm, so a fixed norm leaves only a sign to learn")
     if bad := [name for name, r in radii.items() if not r.isfinite().all()]:
@@ -114,7 +114,7 @@ def check_radii(radii: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -
 
 
 def check_unchanged(model: nn.Module, plan: ProjectionPlan) -> None:
-    """Refuse a model that has other parameters than when it was planned: norms of step 1 above all."""
+    """Refuse a model whose parameters have changed since it was planned."""
     now, then = dict(model.named_parameters()), dict.fromkeys(plan.names())
     changed = [f"{name} (new)" for name in now if name not in then]
     if changed := changed + [f"{name} (gone)" for name in then if name not in now]:
@@ -123,7 +123,7 @@ def check_unchanged(model: nn.Module, plan: ProjectionPlan) -> None:
 
 
 def check_one(optimizer: Any, model: nn.Module, acted: Mapping[int, str], pairs: Iterable[NamePair]) -> None:
-    """Refuse an optimizer of another model, or of one half of a pair that moves together."""
+    """Refuse an optimizer of another model, or with only one of a pair that shares a norm."""
     kind, held = type(optimizer).__name__, held_by(optimizer)
     if held.isdisjoint(map(id, model.parameters())):
         way = "build it from this very model, or the Projector on the copy of it that is trained"

@@ -15,7 +15,7 @@ _norm_of = torch.linalg.vector_norm
 
 
 class _Small:
-    """One weight: where it hangs, the same memory without gradients, and its radius."""
+    """One weight, its module's parameters, its values without gradients, and its radius."""
 
     __slots__ = ("grows", "known", "leaf", "owner", "pointer", "radius", "size", "values", "weight")
 
@@ -55,7 +55,7 @@ class SmallWeights:
         return cls(weights) if weights else None
 
     def project_(self) -> bool:
-        """Project them all; False, and nothing is done, if one is not as it was or has no direction."""
+        """Project all weights. False, with nothing done, if one was replaced, frozen or has no norm."""
         if is_watched():  # by a mode that wants to see tensors
             return False
         norms: list[float] = []

@@ -35,7 +35,7 @@ def norms_of(weight: Tensor, *, stacked: int = 0, out_axis: int | None = None, g
 
 
 def norms_like(radius: Tensor, weight: Tensor) -> Tensor:
-    """The norms of `weight` that the entries of `radius` stand for: an axis of length one is summed over.
+    """The norms of `weight` in the shape of `radius`: an axis of length one is summed over.
 
     One axis more than the weight has stands for groups, which its first axis lists one after the other.
     """
@@ -104,7 +104,7 @@ def project_tensors_(
 
 @cache
 def _fused() -> Any:
-    """Kernels for all weights of a GPU at once, where torch came with Triton (on Linux it does)."""
+    """The module of Triton kernels, or None if Triton is not installed."""
     try:
         from nap.kernels import projection_triton
     except ImportError:
@@ -113,7 +113,7 @@ def _fused() -> Any:
 
 
 def norms_of_whole(weights: Sequence[Tensor]) -> Tensor:
-    """‖W‖ of each of these, which lie on one device, are of one type and in one piece: a vector.
+    """A vector of ‖W‖ of each weight; all must have one device and dtype and not be sharded.
 
     >>> norms_of_whole([torch.ones(4, 4), torch.ones(9)])
     tensor([4., 3.])
@@ -151,7 +151,7 @@ def _at_once(weight: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def _on_cpu(weight: Tensor, axes: Sequence[int]) -> Tensor:
-    """In two steps, the first axis last, and long ones in pieces: one sum of 16M numbers is 6e-4 low."""
+    """Norms on a CPU in several short sums: one float32 sum of 16M numbers is 6e-4 low."""
     norm = weight
     for some in filter(None, (axes[1:], axes[:1])):
         if math.prod(norm.shape[axis] for axis in some) <= LONG:
@@ -164,7 +164,7 @@ def _on_cpu(weight: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def _of_pieces(lines: Tensor) -> Tensor:
-    """Norms over the last axis, cut up into pieces whose norms are a far shorter line."""
+    """Norms over the last axis, from norms of pieces of it."""
     while lines.shape[-1] > LONG:
         whole = lines.shape[-1] // _PIECE * _PIECE
         pieces = lines[..., :whole].unflatten(-1, (-1, _PIECE))
@@ -176,7 +176,7 @@ def _of_pieces(lines: Tensor) -> Tensor:
 
 
 def is_plain(weight: Tensor) -> bool:
-    """Whether it lies on a CPU and can be asked for its values: not while a compiler or vmap looks on."""
+    """Whether this is an ordinary CPU tensor whose values can be read now (no compiler, no vmap)."""
     return (
         type(weight) in (Tensor, nn.Parameter)
         and weight.is_cpu
@@ -186,7 +186,7 @@ def is_plain(weight: Tensor) -> bool:
 
 
 def _summed(weight: Tensor) -> torch.dtype:
-    """What squares are summed in where nobody looks at the result: float64 where the device has it."""
+    """The dtype of sums of squares: float64 where the device has it."""
     has_double = weight.device.type == "cuda" or (weight.device.type == "cpu" and not is_sharded(weight))
     return torch.promote_types(weight.dtype, torch.float64 if has_double else torch.float32)
 
@@ -202,12 +202,12 @@ def factors_to(
 
 
 def is_sharded(weight: Tensor) -> bool:
-    """Whether it is a DTensor, asked without an import: not every build of torch has them."""
+    """Whether this is a DTensor; some builds of torch cannot import the class."""
     return hasattr(weight, "device_mesh")
 
 
 def replicated_like(factor: Tensor, weight: Any) -> Tensor:
-    """`factor` as a tensor that may meet `weight`: every rank of a sharded weight holds all of it."""
+    """`factor` as a replicated DTensor if `weight` is a DTensor."""
     if not is_sharded(weight):
         return factor
     from torch.distributed.tensor import DTensor, Replicate
@@ -217,7 +217,7 @@ def replicated_like(factor: Tensor, weight: Any) -> Tensor:
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:
-    """What norms of that type are in: float32 or better, and real."""
+    """The real dtype of norms: float32 or float64."""
     return torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
 
 

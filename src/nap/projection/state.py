@@ -26,11 +26,11 @@ _CHOICES = {*_SIZED, "free"}
 
 
 def settings_of(policies: Policies) -> dict[str, str]:
-    """The policies as a state keeps them."""
+    """The policies as they are stored in a state."""
     return {field.name: getattr(policies, field.name) or DEFAULT for field in fields(policies)}
 
 
-def taken_over(
+def with_saved_actions(
     plan: ProjectionPlan,
     table: WeightTable,
     policies: Policies,
@@ -63,7 +63,7 @@ def taken_over(
 
 
 def _comparable(mine: Mapping[str, Any], saved: Any, policies: Policies) -> tuple[Any, Any]:
-    """Two states without the policies that one of them leaves open: there the actions tell."""
+    """Both states without the policies that one of them leaves to the default; their actions are compared."""
     if not (isinstance(saved, Mapping) and isinstance(saved.get("settings"), Mapping)):
         return mine, saved
     there = saved["settings"]
@@ -81,7 +81,7 @@ def _comparable(mine: Mapping[str, Any], saved: Any, policies: Policies) -> tupl
 
 
 def state_with_noise(saved: Any, settings: Mapping[str, Any], pairs: Iterable[Two]) -> Any:
-    """A saved state as it would be today: before there was a policy for noise, each weight had a radius."""
+    """A saved state with the policy for noise added: older states have a radius for each weight."""
     if "noise" not in settings or not isinstance(saved, Mapping):
         return saved
     of, radii = saved.get("settings"), saved.get("radii")
@@ -99,7 +99,7 @@ def state_with_noise(saved: Any, settings: Mapping[str, Any], pairs: Iterable[Tw
 
 
 def bare_state(state: Any) -> Any:
-    """A state of `Projector` with bare names; what is no such state comes back as it is."""
+    """The state with bare names; anything but a state of a `Projector` is returned unchanged."""
     if not isinstance(state, Mapping) or not isinstance(state.get("actions"), Mapping):
         return state
     bare = bare_names(state["actions"])

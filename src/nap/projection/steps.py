@@ -110,7 +110,7 @@ def braked(
 
 
 def norms_together(weights: Sequence[Tensor], radii: Sequence[Tensor], together: Pairs = ()) -> list[Tensor]:
-    """The norms that the entries of each radius stand for; pairs share √(a² + b²)."""
+    """The norms of each weight in the shape of its radius; a pair shares √(a² + b²)."""
     found: dict[int, Tensor] = {}
     whole: dict[Any, list[int]] = defaultdict(list)
     for place, (weight, radius) in enumerate(zip(weights, radii, strict=True)):
@@ -155,7 +155,7 @@ def _scale_(weights: Sequence[Tensor], radii: Sequence[Tensor], factors: Sequenc
 
 
 def _foreach(*columns: Sequence[Tensor]) -> list[list[list[Tensor]]]:
-    """The columns cut into lists that one `_foreach` call can take: sharded tensors one by one."""
+    """The columns grouped by device and dtype for `_foreach` calls; sharded tensors one by one."""
     alike: dict[Any, list[tuple[Tensor, ...]]] = defaultdict(list)
     for place, row in enumerate(zip(*columns, strict=True)):
         alike[place if is_sharded(row[0]) else (row[0].device, row[0].dtype)].append(row)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass
 class ChangeDetector:
-    """Page's one-sided test (CUSUM) on the training loss: says when it is higher than what came before.
+    """Page's one-sided test (CUSUM) for a rise of the training loss.
 
     A running mean and deviation say what is usual; excess over the mean, less an allowance, adds up, and a
     sum above the threshold is a change. Both are in standard deviations of the recent loss. After a change
@@ -57,7 +57,7 @@ class ChangeDetector:
             raise ValueError(f"settle is {self.settle!r}; it counts updates, so it is at least 0")
 
     def update(self, loss: float | Tensor) -> bool:
-        """Take the loss of one more update; True where it shows that the task has changed.
+        """Add the loss of one more update; return whether a change was detected.
 
         A tensor is read, which waits for the device: on a GPU hand over a mean every few updates.
         """
@@ -86,7 +86,7 @@ class ChangeDetector:
         self._variance = (1 - share) * (kept + share * distance**2)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is, settings included: numbers alone."""
+        """State and settings, as plain numbers."""
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ Mode = Literal["per-layer", "global"]
 
 
 class ImplicitSchedule:
-    """The norms of a free run's weights, step by step: its hidden schedule, to replay as an open one.
+    """The weight norms of an unprojected run over time: its implicit schedule, to replay as an explicit one.
 
     With the norm of all weights together for one global rate, which is what the paper does after
     §4.1, or layer by layer (mode="per-layer"). Norms stay on the device until they are read.
@@ -43,7 +43,7 @@ class ImplicitSchedule:
     """
 
     def __init__(self, model: nn.Module, *, every: int = 1, weights: Collection[str] | None = None):
-        """Notes step 0; `record` notes each `every`-th step, and between these the curve is straight.
+        """Record step 0; `record` stores each `every`-th step, with straight lines in between.
 
         By default it follows the weights that Definition 1 is about, scale-invariant and normalised
         ones, where `nap.normalize_` has traced the model, and else all that look like matrices.
@@ -56,7 +56,7 @@ class ImplicitSchedule:
         self._rows = [usable_norms(model, self.names, "choose others with weights=[...]")]
 
     def record(self, model: nn.Module) -> None:
-        """Notes the norms after one more update."""
+        """Record the norms after one more update."""
         self.steps += 1
         if self.steps % self.every == 0:
             self._rows.append(norms_by_name(model, self.names))
@@ -75,7 +75,7 @@ class ImplicitSchedule:
         return optimizer.register_step_post_hook(after_step)
 
     def curves(self, *, mode: Mode = "global", update: Update | str) -> dict[str, np.ndarray]:
-        """What to multiply the rate of each weight by, at steps 0, every, 2·every and so on."""
+        """The factors for the learning rate of each weight, at steps 0, every, 2·every, …"""
         norms = on_host(torch.stack(self._rows))
         return dict(zip(self.names, rate_multipliers(norms[0], norms, mode, Update(update)).T, strict=True))
 
@@ -117,7 +117,7 @@ class ImplicitSchedule:
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> ImplicitSchedule:
-        """The schedule of a run whose model is not at hand."""
+        """The schedule of a stored run, without its model."""
         schedule = cls.__new__(cls)
         schedule.load_state_dict(state)
         return schedule
@@ -152,7 +152,7 @@ def _followed(model: nn.Module, weights: Collection[str] | None) -> list[str]:
 
 
 def rate_multipliers(reference: np.ndarray, norms: np.ndarray, mode: str, update: Update) -> np.ndarray:
-    """(ρ/‖W‖)ᵖ of each weight, or of all as one: what Definition 1 asks of a run that stays at ρ."""
+    """(ρ/‖W‖)ᵖ of each weight, or of all as one: the rate multipliers of Definition 1."""
     if mode == "global":
         reference = np.full_like(reference, np.linalg.norm(reference))
         norms = np.linalg.norm(norms, axis=-1, keepdims=True)
@@ -168,7 +168,7 @@ def norms_by_name(model: nn.Module, names: Collection[str]) -> Tensor:
 
 
 def usable_norms(model: nn.Module, names: Collection[str], way_out: str) -> Tensor:
-    """The same at the start of a run, where a weight of zeros is refused."""
+    """The norms at the start of a run; a weight of zeros is refused."""
     norms = norms_by_name(model, names)
     for name, norm in zip(names, norms.tolist(), strict=True):
         if norm == 0:

@@ -34,7 +34,7 @@ class Update(StrEnum):
 
     @property
     def power(self) -> int:
-        """The power of ‖θ‖ that the effective rate falls with."""
+        """The power of ‖θ‖ by which the learning rate is divided."""
         return {Update.RAW: 2, Update.NORMALISED: 1, Update.RELATIVE: 0}[self]
 
 
@@ -87,7 +87,7 @@ def update_of(optimizer: Optimizer) -> Update:
 
 
 def _step_of(kind: type) -> Any:
-    """The function that takes a step, without what torch wraps around it when an optimizer is made."""
+    """The class's step function, without the wrapper of torch."""
     return inspect.unwrap(kind.step)  # type: ignore[attr-defined]
 
 
@@ -165,7 +165,7 @@ def per_weight_groups(model: nn.Module, weights: Collection[str] | None = None) 
 
 
 def matrix_like(model: nn.Module, weights: Collection[str] | None = None) -> dict[str, Weight]:
-    """The weights that Definition 1 can be asked of: all but norms' parameters and biases, or those named."""
+    """The weights with an effective rate: all but norms' parameters and biases, or those named."""
     table = weight_groups(model)
     if weights is None:
         return {row.name: row for row in table.of(*WEIGHT_ROLES)}
@@ -175,7 +175,7 @@ def matrix_like(model: nn.Module, weights: Collection[str] | None = None) -> dic
 
 
 class _Read(NamedTuple):
-    """A weight as it is now; `length` is how far a step at rate 1 moves it, where steps are relative."""
+    """A weight's norms and rate; `length` is that of a relative step at rate 1."""
 
     name: str
     norm: float
@@ -184,7 +184,7 @@ class _Read(NamedTuple):
 
 
 def _kind(optimizer: Optimizer, update: Update | str | None, lengths: Collection[float | None]) -> Update:
-    """What is added to the weights; the optimizer is asked if one of them takes its steps as they are."""
+    """The kind of update; taken from the optimizer if any weight takes its steps unchanged."""
     if update is None:
         return update_of(optimizer) if None in lengths else Update.RELATIVE
     return Update(update)
@@ -199,7 +199,7 @@ def _rate(row: _Read, kind: Update) -> float:
 
 
 def _read(model: nn.Module, optimizer: Optimizer, weights: Collection[str] | None) -> list[_Read]:
-    """Each weight that the optimizer holds, in one copy from the device."""
+    """All weights of the optimizer, in one copy from the device."""
     lr_of = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     parameters = dict(model.named_parameters())
     rows = [row for row in matrix_like(model, weights).values() if id(parameters[row.name]) in lr_of]

@@ -27,7 +27,7 @@ _NOT_HIDDEN = (Role.OUTPUT, Role.EMBEDDING)
 
 
 class MuonRecipe(NamedTuple):
-    """Parameter groups for torch.optim.Muon, and for AdamW, which goes on with all else."""
+    """Parameter groups for torch.optim.Muon, and for AdamW with all other parameters."""
 
     muon: list[dict[str, Any]]
     adamw: list[dict[str, Any]]
@@ -94,12 +94,12 @@ def muon_groups(
 
 
 def _fits(parameter: Tensor, role: Role, weights: Collection[str] | None) -> bool:
-    """Whether Muon is for it; a matrix that the caller named is."""
+    """Whether Muon takes this parameter: a hidden matrix, or one that the caller named."""
     return parameter.ndim == 2 and (weights is not None or role not in _NOT_HIDDEN)
 
 
 def _rate_of(name: str, weight: Tensor, measured: Mapping[str, float]) -> float:
-    """The rate at which Muon's step is that part of the weight."""
+    """The learning rate at which Muon's relative step is `step`."""
     if not (step := measured.get(name, 0.0)) > 0:
         raise ValueError(
             f"measured has no step of {name} (there: {step!r}); measure a run of AdamW on this model with "

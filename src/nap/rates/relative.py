@@ -169,7 +169,7 @@ class UpdateRatios:
         return self
 
     def detach(self) -> None:
-        """Measure no more."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -199,7 +199,7 @@ def _kind(update: Update | str | None, optimizer: Optimizer) -> Update:
 
 
 def _entries(row: Weight, model: nn.Module) -> float:
-    """How many entries each norm of a weight is over: of one expert, where several are stacked."""
+    """The number of entries behind each norm of a weight: those of one expert, if several are stacked."""
     shape = model.get_parameter(row.name).shape
     return math.prod(shape[row.stacked :])
 

@@ -41,7 +41,7 @@ class TwinLosses(NamedTuple):
 
 
 class TwinPair:
-    """A network that trains freely and its twin on the sphere, from one start and on the same data (§4.1).
+    """A network and its projected twin, trained from one initialisation on the same data (§4.1).
 
     `make_optimizer` takes parameter groups, as the optimizers of torch do. `mode` says how the twin's
     rates follow the free one's: "exact" (rate × c, gradient × c), "per-layer" (rate × cᵖ: the
@@ -103,7 +103,7 @@ class TwinPair:
         return ((self.projected(*inputs) - expected).norm() / expected.norm()).item()
 
     def _couple_(self) -> None:
-        """Sets the rates, decay and gradients of the projected twin for the update to come."""
+        """Set the rates, decay and gradients of the projected twin before its update."""
         norms = on_host(norms_by_name(self.free, self.coupled))
         rates = gradients = np.ones_like(norms)
         if self.mode == "exact":

@@ -12,7 +12,7 @@ Point = tuple[float | None, float]  # a step, where it is known, and a measure
 
 @dataclass(frozen=True)
 class Live:
-    """What a model and its optimizer say beside numbers."""
+    """What a live model and its optimizer show besides numbers."""
 
     head: str = ""  # the weight of the layer that runs last
     tables: frozenset[str] = frozenset()  # look-up tables
@@ -51,19 +51,19 @@ class Case:
         return cls({key: tuple(points) for key, points in series.items()}, live, missing or {}, unit)
 
     def has(self, prefix: str) -> bool:
-        """Whether there is such a measure."""
+        """Whether a measure has this prefix."""
         return any(_matches(key, prefix) for key in self.series)
 
     def now(self, prefix: str) -> dict[str, float]:
-        """The present measures with this prefix, by the rest of their names."""
+        """The latest measures with this prefix, by the rest of their names."""
         return {key[len(prefix) :]: p[-1][1] for key, p in self.series.items() if _matches(key, prefix)}
 
     def value(self, key: str) -> float | None:
-        """The present measure of this name."""
+        """The latest measure of this name."""
         return self.series[key][-1][1] if key in self.series else None
 
     def first(self, key: str) -> float | None:
-        """The first measure, if there was one before the present."""
+        """The first measure, if it is older than the latest."""
         points = self.series.get(key, ())
         return points[0][1] if len(points) > 1 else None
 
@@ -74,7 +74,7 @@ class Case:
         return lasting >= max(2, len(points) / 10)
 
     def since(self, key: str, low: float = -math.inf, high: float = math.inf) -> str:
-        """From which step on the measure has been within these bounds up to now, in words."""
+        """In words, since which step the measure has been within these bounds."""
         points = self.series.get(key, ())
         start = None
         for step, value in reversed(points):

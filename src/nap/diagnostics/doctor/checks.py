@@ -15,7 +15,7 @@ from nap.projection.names import shortened
 
 @dataclass(frozen=True)
 class Check:
-    """One kind of reason. It is skipped where none of its measures is there."""
+    """A check for one kind of reason; it needs at least one of its measures."""
 
     name: str
     needs: tuple[str, ...]  # prefixes of measures, one of which must be there; none: always
@@ -23,8 +23,8 @@ class Check:
     way: str  # how to make it possible
 
 
-def judged(case: Case) -> Diagnosis:
-    """All findings on a case, the worst first, and which checks could not be made."""
+def run_checks(case: Case) -> Diagnosis:
+    """Run all checks: findings, the worst first, and the checks that were not possible."""
     found: list[Finding] = []
     skipped: dict[str, str] = {}
     for check in CHECKS:
@@ -37,7 +37,7 @@ def judged(case: Case) -> Diagnosis:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names, the first few of many."""
+    """The names as text, shortened to a few."""
     return ", ".join(shortened(list(names)))
 
 

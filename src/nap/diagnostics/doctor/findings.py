@@ -31,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found, what could not be looked at, and all numbers; `print` it to read it."""
+    """The findings, the checks that were not possible, and all measures; `print` it to read it."""
 
     findings: tuple[Finding, ...] = ()
     not_looked_at: Mapping[str, str] = field(default_factory=dict)  # check → what it would need
@@ -54,7 +54,7 @@ class Diagnosis:
         return "\n".join([*lines, *(["", self.skipped()] if self.not_looked_at else [])])
 
     def skipped(self) -> str:
-        """What could not be looked at, by what that would need."""
+        """The checks that were not possible, grouped by what they need."""
         reasons: dict[str, list[str]] = {}
         for check, why in self.not_looked_at.items():
             reasons.setdefault(why, []).append(check)

@@ -15,7 +15,7 @@ FRESH = 0.58  # of the fan-in radius: where PyTorch's own layers start
 
 
 def grown_weights(case: Case) -> Iterator[Finding]:
-    """From sizes in units of the fan-in radius, beside those of an earlier diagnosis if there is one."""
+    """Findings on weights that grew, since an earlier diagnosis or beyond a fresh layer."""
     live = case.live
     assert live is not None, "sizes are of a live model"
     grown: dict[str, float] = {}
@@ -50,7 +50,7 @@ def grown_weights(case: Case) -> Iterator[Finding]:
 
 
 def rates_fell(case: Case) -> Iterator[Finding]:
-    """From rates over time, without what the schedule explains."""
+    """Findings on effective rates that fell more than the schedule explains."""
     rates = {n: v for n, v in case.now("rate/").items() if math.isfinite(v) and v > 0}
     first = {n: f for n in rates if (f := case.first(f"rate/{n}")) is not None and math.isfinite(f) and f > 0}
     if not first:
@@ -91,7 +91,7 @@ def rates_fell(case: Case) -> Iterator[Finding]:
 
 
 def _scheduled(case: Case, falls: dict[str, float]) -> float:
-    """By how much the schedule lowered all rates: as logged, else the smallest fall, where norms stayed."""
+    """The factor by which the schedule lowered the rates: as logged, else the smallest fall."""
     logged = [(points[0][1], points[-1][1]) for key, points in case.series.items() if key.startswith("lr/")]
     if logged:
         return min(max(1.0, before / now) if now > 0 else 1.0 for before, now in logged)
@@ -101,7 +101,7 @@ def _scheduled(case: Case, falls: dict[str, float]) -> float:
 
 
 def _norms_grew(case: Case) -> Iterator[Finding]:
-    """A log without rates by layer: the norm of all weights together."""
+    """A finding from the norm of all weights, for a log without rates by layer."""
     norm, first = case.value("norm/weights"), case.first("norm/weights")
     if norm is not None and first and norm / first >= limit("growth"):
         yield Finding(

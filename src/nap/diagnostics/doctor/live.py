@@ -10,7 +10,7 @@ from torch import nn
 
 from nap.diagnostics.doctor import measure
 from nap.diagnostics.doctor.case import Case, Live
-from nap.diagnostics.doctor.checks import judged
+from nap.diagnostics.doctor.checks import run_checks
 from nap.diagnostics.doctor.findings import Diagnosis
 from nap.diagnostics.recorder import Recorder
 from nap.projection.hooks import AfterStep, inner_optimizers
@@ -96,7 +96,7 @@ def diagnose(
         history.insert(0, (None, {key: bare[key] for key in numbers if key in bare}))
     live = _live(model, optimizers, table, seen, found if loss is not None else {}, projectors)
     case = Case.of(history, live, missing)
-    return judged(case)
+    return run_checks(case)
 
 
 def _live(
@@ -135,7 +135,7 @@ def _is_converted(model: nn.Module) -> bool:
 
 
 def _projectors_on(optimizer: Any) -> list[Projector]:
-    """The projectors that follow it: the hooks say whose they are."""
+    """The projectors that are attached to this optimizer."""
     hooks = [
         hook
         for one in (optimizer, *inner_optimizers(optimizer))
@@ -147,7 +147,7 @@ def _projectors_on(optimizer: Any) -> list[Projector]:
 
 
 def _misuse(model: nn.Module, projectors: Iterable[Projector], optimizers: Sequence[Any]) -> list[str]:
-    """What `nap.projection.misuse` warns of, as text."""
+    """The warnings of `nap.projection.misuse`, as text."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MisuseWarning)
         warn_of_changes(model)

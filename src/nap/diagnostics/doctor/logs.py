@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nap.diagnostics.doctor.case import Case
-from nap.diagnostics.doctor.checks import judged
+from nap.diagnostics.doctor.checks import run_checks
 from nap.diagnostics.doctor.findings import Diagnosis
 
 STEPS = {  # columns that say when → what they count
@@ -57,7 +57,7 @@ def diagnose_log(rows: Iterable[Mapping[str, Any]]) -> Diagnosis:
             "no measure that nap knows is in this log: it needs columns such as nap/rate/… and nap/dead/…, "
             "which nap.integrations.monitor.Monitor and the MonitorCallbacks write"
         )
-    return judged(Case.of(points, unit=STEPS[column] if column else "row"))
+    return run_checks(Case.of(points, unit=STEPS[column] if column else "row"))
 
 
 def _is_number(value: Any) -> bool:
@@ -72,7 +72,7 @@ def _float(value: float) -> float:
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The measures of a row under our names; null is what JSON makes of NaN."""
+    """The measures of a row under the names that checks use; null becomes NaN."""
     numbers: dict[str, float] = {}
     for column, value in row.items():
         key = known(column)
@@ -82,7 +82,7 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def known(column: str) -> str | None:
-    """The name under which the checks know a column, None if they do not.
+    """The name that checks use for a column, or None.
 
     >>> known("nap/rate/0.weight"), known("nap/critic/dead/1"), known("lr-Adam"), known("accuracy")
     ('rate/0.weight', 'dead/critic/1', 'lr/Adam', None)

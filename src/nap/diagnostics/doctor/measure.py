@@ -68,7 +68,7 @@ def gradient_numbers(
 
 
 def second_moments(model: nn.Module, optimizers: Iterable[Any]) -> dict[str, Tensor]:
-    """v̂ of each parameter that an optimizer of Adam's or RMSprop's kind holds, after ten updates or more."""
+    """v̂ of each parameter of an optimizer like Adam or RMSprop, after ten updates or more."""
     names = {id(p): name for name, p in model.named_parameters()}
     found = {}
     for optimizer in optimizers:
@@ -154,7 +154,7 @@ def broken_numbers(model: nn.Module, found: Mapping[str, Tensor | None]) -> dict
 
 
 class Seen:
-    """What one forward shows beside the recorder: samples, widths, saturation, and which layer runs last."""
+    """Measures of one forward: samples, widths, saturation, and the layer that runs last."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, float] = {}
@@ -163,7 +163,7 @@ class Seen:
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
-        """Hooks on the model, while inside."""
+        """Register the hooks inside of this context."""
         handles = []
         for name, module in model.named_modules():
             if isinstance(module, nn.Linear):
@@ -203,7 +203,7 @@ class Seen:
 
 
 def seen(model: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Seen:
-    """One forward in eval mode, watched."""
+    """Run one forward in eval mode with these hooks."""
     watched = Seen()
     with evaluating(model), torch.no_grad(), watched.watching(model):
         watched.finish(model(*as_arguments(args), **kwargs))

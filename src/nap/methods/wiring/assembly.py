@@ -19,7 +19,7 @@ from nap.methods.wiring.units import Units, Wiring
 
 @dataclass(eq=False)
 class HiddenLayer:
-    """What produces it, the activation that shows it, and what is known of its entries so far.
+    """A hidden layer under construction: its producers, its activation and the entries found so far.
 
     It may have several producers: two layers whose sum, unit by unit, is all that one activation reads
     (the mean and the noise part of a noisy layer).

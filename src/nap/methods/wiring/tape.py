@@ -31,7 +31,7 @@ Kind = Literal["producer", "activation", "norm", "other"]  # other: embeddings a
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of a module that matters: what it read, and the leaf that stands for what it returned."""
+    """One call of a layer, activation or norm: its input, and a leaf tensor in place of its output."""
 
     kind: Kind
     name: str
@@ -43,7 +43,7 @@ class Call:
 
 @dataclass
 class Tape:
-    """All such calls of one forward in order, and the tensors that the model returned."""
+    """The recorded calls of one forward in order, and the tensors that the model returned."""
 
     calls: list[Call] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)

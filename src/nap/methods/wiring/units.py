@@ -21,7 +21,7 @@ from nap.methods.wiring.entries import Entries
 
 @dataclass(frozen=True)
 class Units:
-    """One hidden layer: its units, where they can be seen, what goes in and what comes out."""
+    """One hidden layer: its units, the activation that shows them, their incoming and outgoing entries."""
 
     name: str
     size: int
@@ -53,7 +53,7 @@ class Wiring:
     outputs: tuple[str, ...]  # layers that only feed the output, and so have no hidden units
 
     def without(self, skip: Collection[str] | Literal["unwired"]) -> Wiring:
-        """The same, once each problem is accepted by name in `skip` ("unwired" accepts all), or an error."""
+        """The wiring without these layers; an error for other problems ("unwired" skips them all)."""
         unknown = [] if skip == "unwired" else sorted(set(skip) - set(self.layers) - set(self.problems))
         if unknown:
             raise ValueError(f"{unknown} cannot be skipped: no hidden layer has such a name; see\n{self}")
