@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Generator
 
 from nap.lab import aliases, files
 from nap.lab.files import write_json
-from nap.lab.loops.rainbow.evaluation import greedy
+from nap.lab.loops.rainbow.evaluation import greedy_steps
 from nap.lab.loops.rainbow.games import Games, make
 from nap.lab.loops.rainbow.learner import Learner
-from nap.lab.loops.rainbow.replay import Outcome, Replay
 from nap.lab.loops.rainbow.run import RainbowWork
 from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun, Changes, RainbowArm
 from nap.lab.report.page import FILMS
@@ -110,29 +109,19 @@ def small(agent: AgentRun) -> RainbowWork:
     return RainbowWork(replace(agent, settings=settings), torch.device("cpu"), graph=False, compile_=False)
 
 
-@torch.no_grad()
 def episode(
     learner: Learner, game: str, *, full_actions: bool, seed: int, steps: int
 ) -> tuple[np.ndarray, float]:
     """Frames (T, *shape) of the first episode with this seed, or of its first steps; and its score."""
     games: Games = make(game, 1, full_actions=full_actions)
-    stack, atoms = learner.settings.stack, learner.atoms
-    memory = Replay(1, 2 * (stack + 1), games.shape, stack=stack, steps=1)
-    generator = Generator().manual_seed(seed)
-    frames = [games.reset(seed)]
-    memory.begin_(torch.from_numpy(frames[0]))
-    score, nothing, no = 0.0, torch.zeros(1), torch.zeros(1, dtype=torch.bool)
     try:
-        for _ in range(steps):
-            noise = learner.online.uniform_numbers(1, generator)
-            actions = greedy(learner.online, memory.newest(), noise, atoms)
-            games.send(actions.numpy())
-            step = games.recv()
+        frames, score = [games.reset(seed)], 0.0
+        play = greedy_steps(learner.online, learner.atoms, games, stack=learner.settings.stack, seed=seed)
+        for step in islice(play, steps):
             frames.append(step.frames)
             score += float(step.scores[0])
             if step.ended[0]:
                 break
-            memory.add_(actions, Outcome(nothing, nothing, no, no, torch.from_numpy(step.frames)))
     finally:
         games.close()
     return np.concatenate(frames), score

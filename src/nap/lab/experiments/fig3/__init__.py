@@ -21,11 +21,11 @@ class Fig3Config(RainbowConfig):
     """Settings of Figures 3 and 5 (right)."""
 
     games: tuple[str, ...] = ("pong",)
-    """games, each with agents of its own: Atari ROM names, or catch, which is built in"""
+    """games, each with agents of its own: Atari ROM names, minatar/NAME, or catch"""
     arms: tuple[ArmName, ...] = arm_names(FOUR)
     """arms to train"""
     end_at: float = 0.5
-    """fraction of training at which the explicit schedule reaches its end"""
+    """fraction of training at which the linear schedule ends"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,9 +22,9 @@ class Table1CifarConfig(CifarConfig):
     """Settings of Table 1 (CIFAR-10)."""
 
     arms: tuple[ArmName, ...] = arm_names(ARMS[:3])
-    """arms to train; "NaP translated": weights in front of norms get rates that decay makes of the plan"""
+    """arms to train; "NaP translated" turns weight decay into learning rates of normalized weights"""
     seeds_per_run: int = 1
-    """networks of an arm, with seeds of their own, that are one run; on a GPU they learn in one step"""
+    """seeds that one run trains together, on a GPU in one step"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -51,17 +51,17 @@ class TransformerConfig:
     """A transformer."""
 
     blocks: int = 4
-    """blocks, each of attention and a hidden layer"""
+    """transformer blocks"""
     heads: int = 8
-    """heads of each attention"""
+    """attention heads"""
     width: int = 256
-    """width of the residual stream, d_model"""
+    """width of the residual stream (d_model)"""
     backbone_norm: Literal["layer", "none"] = "layer"
-    """LayerNorm on what enters each block, which all arms have; or none"""
+    """norm of the input of each block, in all arms"""
     branches: Literal["unit", "share"] = "unit"
-    """size of each branch at the start: that of the stream, or its share of it, 1/√(2·blocks)"""
+    """initial size of each branch: that of the stream (unit), or its share of it, 1/√(2·blocks)"""
     positions: Literal["learnt", "sines"] = "learnt"
-    """positions of tokens: a table that is learnt, or fixed sines"""
+    """position embedding: learnt, or fixed sines"""
 
     def __post_init__(self) -> None:
         for name in ("blocks", "heads", "width"):
@@ -77,17 +77,17 @@ class StringTraining:
     """What all experiments with strings share."""
 
     vocabulary: int = 256
-    """different tokens"""
+    """size of the vocabulary"""
     batch_size: int = 128
-    """strings in a batch"""
+    """sequences in a batch"""
     learning_rate: float = 1e-3
     """Adam's learning rate, constant"""
     clip: float = 0.0
-    """largest norm of the gradient; 0 for no limit"""
+    """gradient norm clipping; 0 for none"""
     seeds: int = 3
-    """networks of each arm"""
+    """seeds of each arm"""
     first_seed: int = 0
-    """the first of their seeds; 100 and above are for tuning, and no claim reads them"""
+    """the first seed; 100 and above are for tuning only"""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seeds"):
@@ -105,9 +105,9 @@ class MemorizationConfig(TransformerConfig, StringTraining):
     strings: int = 1024
     """strings of a data set"""
     length: int = 512
-    """tokens of a string"""
+    """tokens of a sequence: the context length"""
     tasks: int = 10
-    """data sets, one after the other"""
+    """tasks: data sets, one after the other"""
     steps: int = 1000
     """updates on each"""
 
@@ -133,11 +133,11 @@ class CopyingConfig(TransformerConfig, StringTraining):
     """Strings that end with a copy of a piece of themselves; a fixed set."""
 
     strings: int = 4096
-    """strings of the data set"""
+    """strings of a data set"""
     prefix: int = 412
     """random tokens that a string begins with"""
     suffix: int = 100
-    """tokens that repeat a piece of them"""
+    """tokens at its end that repeat a piece of them"""
     steps: int = 10_000
     """updates"""
     eval_every: int = 100
@@ -175,44 +175,44 @@ class LanguageModelConfig(TransformerConfig):
     """A language model: its text, its training, and what it is evaluated on."""
 
     text: tuple[str, ...] = ("python",)
-    """texts to train on: python (the help that comes with it), c4, text8 and others of nap data list, or
-    files (plain text, .jsonl with a field "text", WikiText's .tokens, .lines, each perhaps .gz)"""
+    """texts to train on: python (its own help), c4, text8 and others of nap data list; or files:
+    plain text, .jsonl with a field "text", WikiText's .tokens, .lines, each perhaps .gz"""
     tokenizer: str = "bpe-4096"
     """bytes; bpe-N, N byte pairs trained on the text; gpt-neox-tokenizer; or a tokenizer's JSON file"""
     max_tokens: int = 0
-    """tokens of the text to train on, at most; 0 for all of them, which C4 has too many of"""
+    """largest number of training tokens; 0 for all, of which C4 has too many"""
     length: int = 512
-    """tokens of a window: the context length"""
+    """tokens of a sequence: the context length"""
     batch_size: int = 128
-    """windows in an update"""
+    """sequences in a batch"""
     grad_accum_steps: int = 1
-    """forward and backward passes of a batch, to save memory"""
+    """gradient accumulation steps of a batch"""
     steps: int = 30_000
     """updates"""
     eval_every: int = 500
-    """updates between two rows, each with the validation loss"""
+    """updates between two rows"""
     learning_rate: float = 2e-4
     """AdamW's peak learning rate"""
     warmup_steps: int = 1000
-    """updates until it is reached; a cosine follows, down to a tenth of it"""
+    """updates of linear warm-up; then a cosine to a tenth"""
     weight_decay: float = 0.1
-    """AdamW's, of matrices and tables"""
+    """AdamW's weight decay, of matrices and embeddings"""
     clip: float = 1.0
-    """largest norm of the gradient"""
+    """gradient norm clipping"""
     valid_windows: int = 64
-    """windows of held-out documents for the validation loss of each row; 0 for all"""
+    """held-out sequences for the validation loss of each row; 0 for all"""
     eval_sets: tuple[str, ...] = ()
     """sets to evaluate on at the end, besides held-out documents: texts, lambada, piqa, siqa; or NAME=FILE"""
     max_eval_examples: int = 0
-    """windows of each text, and questions of each eval set, at most, from the first on; 0 for all"""
+    """largest number of sequences or questions of each eval set; 0 for all"""
     tie_embeddings: bool = False
-    """the output layer shares its weights with the token embedding"""
+    """tie the output layer to the token embedding"""
     activation_checkpointing: bool = False
-    """compute activations inside blocks again in the backward pass, to save memory"""
+    """recompute activations in the backward pass, to save memory"""
     seeds: int = 3
-    """networks of each arm"""
+    """seeds of each arm"""
     first_seed: int = 0
-    """the first of their seeds; 100 and above are for tuning, and no claim reads them"""
+    """the first seed; 100 and above are for tuning only"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,21 +24,21 @@ class Strengths:
     """How strong each method is. The paper does not say; these are our choices (PAPER.md)."""
 
     l2: float = 1e-5
-    """weight of ‖θ‖² in the loss"""
+    """L2: weight of ‖θ‖² in the loss"""
     l2_init: float = 1e-4
-    """L2 Init, regenerative regularization: weight of ‖θ − θ₀‖² in the loss"""
+    """L2 Init: weight of ‖θ − θ₀‖² in the loss"""
     shrink: float = 0.8
-    """shrink and perturb: what is left of the parameters at a task change"""
+    """shrink and perturb: factor of the parameters at a task change"""
     perturb: float = 0.2
-    """shrink and perturb: share of a fresh initialisation added"""
+    """shrink and perturb: share of a fresh initialization that is added"""
     redo_tau: float = 0.025
     """ReDo: dormancy score up to which a unit is recycled"""
     redo_every: int = 1000
-    """ReDo: updates between two rounds"""
+    """ReDo: updates between two rounds of recycling"""
     leak: float = 0.01
     """leaky ReLU: slope below zero"""
     noise: float = 0.1
-    """Langevin: standard deviation of the noise on each update, in learning rates"""
+    """Langevin: standard deviation of each update's noise, in learning rates"""
 
     def __post_init__(self) -> None:
         check(self, "redo_every", self.redo_every, 1)
@@ -93,25 +93,25 @@ class Tasks:
     data: str = "cifar10"
     """data set: digits, mnist, fashion-mnist or cifar10"""
     images: int = 10_000
-    """how many of its training images; 0 for all"""
+    """training images; 0 for all"""
     depth: int = 4
     """hidden layers of the MLP"""
     channels: tuple[int, ...] = (32, 32, 32, 32)
     """channels of the CNN's convolutions, with a 2×2 max-pool after every second"""
     tasks: int = 40
-    """how many tasks"""
+    """tasks, one after the other"""
     epochs: int = 20
-    """passes over the images in each task"""
+    """epochs of each task"""
     batch_size: int = 128
     """images in a batch"""
     learning_rate: float = 1e-4
-    """learning rate, constant"""
+    """constant learning rate"""
     probe: int = 512
-    """images that the diagnostics are measured on"""
+    """images that diagnostics are measured on"""
     seeds: int = 5
-    """networks of each arm, trained at once"""
+    """seeds of each arm, trained together"""
     first_seed: int = 0
-    """the first of their seeds; 100 and above are for tuning, and no claim reads them"""
+    """the first seed; 100 and above are for tuning only"""
 
     def __post_init__(self) -> None:
         for name in ("depth", "tasks", "epochs", "batch_size", "probe", "seeds"):
@@ -132,9 +132,7 @@ class TaskChanges:
     """What happens to the optimizer at a change of task."""
 
     optimizer_state: tuple[OptimizerState, ...] = ("reset",)
-    """the optimizer's moments and step count at a change of task, for every arm alike, fresh networks
-    included: keep, reset, or both, each in a run of its own (legacy: keep, but a new optimizer for fresh
-    networks, as in runs made before there was this setting)"""
+    """optimizer state at a task change: keep, reset, or both, in separate runs (legacy: as old runs)"""
 
     def __post_init__(self) -> None:
         if not self.optimizer_state:
@@ -148,9 +146,9 @@ class OneNetwork(Tasks):
     stream: StreamKind = "random labels"
     """what changes from task to task"""
     network: Network = "mlp"
-    """mlp or cnn"""
+    """architecture"""
     width: int = 512
-    """units of each hidden layer of the MLP; of the CNN's one hidden layer"""
+    """units of the MLP's hidden layers, or of the CNN's one hidden layer"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,11 +160,11 @@ class Projected:
     """How the arms with NaP project."""
 
     output: OutputRule = "project"
-    """NaP: the output layer too, which no norm follows; or leave it free"""
+    """NaP's output layer, which no norm follows: projected, or left free"""
     affine: AffineRule = "joint"
-    """NaP: scales and offsets are projected jointly, free, or (decay) pulled back to (1, 0) as in §3.3"""
+    """NaP's scales and offsets: pulled back to (1, 0) as in §3.3 (decay), projected jointly, or left free"""
     decay: float = 1e-3
-    """NaP, with --affine decay: how far they are pulled back at each projection"""
+    """with --affine decay: how far each projection pulls them back"""
 
     def __post_init__(self) -> None:
         check(self, "decay", self.decay, 0, 1)
@@ -181,8 +179,7 @@ class Continual(OneNetwork, Projected, Strengths):
     """All that a continual run depends on, but for its arm."""
 
     optimizer_state: OptimizerState = "legacy"
-    """the optimizer's moments and step count at a change of task, for every arm alike: kept or reset; legacy
-    is what runs did before there was this setting: kept, but fresh networks start with a new optimizer"""
+    """optimizer state at a task change; legacy: kept, but a fresh network starts with a new optimizer"""
 
     def __post_init__(self) -> None:
         for part in (OneNetwork, Projected, Strengths):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nap.lab.loops.rainbow.games import Step, checked_actions
+from nap.lab.loops.rainbow.games import HostGames, Step
 
 BALLS, LIVES = 10, 3
 BALL, PADDLE = 255, 180  # brightness
@@ -30,7 +30,7 @@ class _Boards:
     over: np.ndarray  # 1 where the episode ended with the last step
 
 
-class Catch:
+class Catch(HostGames):
     """`count` copies of Catch on frames of `side`×`side` pixels.
 
     Actions: 0 left, 1 stay, 2 right. A ball caught scores 1; a miss −1 and costs one of 3 lives. The game
@@ -47,7 +47,7 @@ class Catch:
            [  0, 180, 180, 180,   0]], dtype=uint8)
     """
 
-    actions = 3
+    name, actions = "catch", 3
     shape: tuple[int, ...]
     frames_per_step = 1
     saves_exactly = True
@@ -57,17 +57,16 @@ class Catch:
             raise ValueError(f"side is {side}, but a paddle of 3 columns needs a board of at least 5")
         self.count, self.shape = count, (side, side)
         self._bottom, self._towards = side - 1, -1 if mirrored else 1
-        self._sent: np.ndarray | None = None
         self.reset(0)
 
     @property
     def frames(self) -> np.ndarray:
         now, games = self._now, np.arange(self.count)
-        drawn = np.zeros((self.count, *self.shape), np.uint8)
+        pixels = np.zeros((self.count, *self.shape), np.uint8)
         for beside in (-1, 0, 1):
-            drawn[games, self._bottom, now.paddle + beside] = PADDLE
-        drawn[games, now.row, self._column()] = BALL
-        return drawn
+            pixels[games, self._bottom, now.paddle + beside] = PADDLE
+        pixels[games, now.row, self._column()] = BALL
+        return pixels
 
     def reset(self, seed: int) -> np.ndarray:
         self._seed, self._sent = seed, None
@@ -76,21 +75,13 @@ class Catch:
         self._begin_(np.full(self.count, True))
         return self.frames
 
-    def send(self, actions: np.ndarray) -> None:
-        if self._sent is not None:
-            raise ValueError("catch plays a step already; recv() it before the next send()")
-        self._sent = checked_actions(actions, self.count, self.actions)
-
-    def recv(self) -> Step:
-        if self._sent is None:
-            raise ValueError("catch plays no step that could be received; send() actions first")
+    def _step(self, actions: np.ndarray) -> Step:
         now, first = self._now, self._now.over == 1
-        now.paddle = np.clip(now.paddle + self._towards * (self._sent - 1), 1, self._bottom - 1)
+        now.paddle = np.clip(now.paddle + self._towards * (actions - 1), 1, self._bottom - 1)
         now.row = (now.row + 1) % (self._bottom + 1)
         now.ball += now.row == 0  # the last one had landed
         now.episode += first
         self._begin_(first)
-        self._sent = None
 
         landed = now.row == self._bottom
         caught = landed & (abs(self._column() - now.paddle) <= 1)
@@ -103,21 +94,16 @@ class Catch:
         return Step(self.frames, scores, ended, terminal, life_lost=missed & ~ended, first=first)
 
     def state_dict(self) -> dict[str, Any]:
-        if self._sent is not None:
-            raise ValueError("catch plays a step; recv() it before the state is saved")
+        self._require_idle("recv() it before the state is saved")
         boards = {field.name: torch.tensor(getattr(self._now, field.name)) for field in fields(_Boards)}
         return {"seed": self._seed, "boards": boards}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         boards = {name: board.numpy().copy() for name, board in state["boards"].items()}
-        if (saved := len(boards["episode"])) != self.count:
-            raise ValueError(f"the saved state is of {saved} games and these are {self.count}: make as many")
+        self._require_count(len(boards["episode"]))
         self._seed, self._sent, self._now = state["seed"], None, _Boards(**boards)
         for game in range(self.count):
             self._plan_(game)
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
 
     def _begin_(self, where: np.ndarray) -> None:
         """The first frame of the episodes of these games."""

@@ -1,4 +1,4 @@
-"""What the paper argues with: norms and effective rates by layer, unused units, rank of the features."""
+"""Statistics of an agent's network: norms and effective rates by layer, unused units, feature rank."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def features(learner: Learner, states: Tensor) -> Tensor:
 
 
 def numbers(learner: Learner, states: Tensor) -> dict[str, float]:
-    """One row's worth of statistics of the network as it is."""
+    """Statistics of the network for a row."""
     seen = features(learner, states)
     layers = by_layer(learner)
     squares = [row["norm"] ** 2 for row in layers]

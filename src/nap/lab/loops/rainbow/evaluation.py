@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import torch
@@ -36,14 +38,13 @@ class Scoreboard:
         return {"score": float(np.mean(scores)) if scores else None, "episodes": len(scores)}
 
 
-# Few, so that the longest episode can end within an evaluation: 500,000 frames are 31,250 steps of each.
-NUM_EVAL_ENVS = 4
+NUM_EVAL_ENVS = 4  # few, so that the longest episode can end: of 500,000 frames each plays 31,250 steps
 
 
 @torch.no_grad()
-def greedy(net: RainbowNet, states: Tensor, v: Tensor, atoms: Tensor) -> Tensor:
-    """The actions of the highest mean return, (N,); `v` draws the noise, for all states or for each."""
-    return c51.mean_return(net(states, noise_of(v)), atoms).argmax(-1)
+def greedy(net: RainbowNet, states: Tensor, u: Tensor, atoms: Tensor) -> Tensor:
+    """The actions of the highest mean return, (N,); `u` draws the noise, for all states or for each."""
+    return c51.mean_return(net(states, noise_of(u)), atoms).argmax(-1)
 
 
 def evaluate(
@@ -53,24 +54,26 @@ def evaluate(
 
     Episodes that are under way at the end do not count, so there should be time for the longest to end.
     """
-    device, scores = atoms.device, Scoreboard.of(games.count)
-    generator = Generator(device).manual_seed(seed)
-    memory = Replay(games.count, 2 * (stack + 1), games.shape, stack=stack, steps=1, device=device)
-    memory.begin_(torch.from_numpy(games.reset(seed)).to(device))
-    for _ in range(max(1, round(frames / (games.count * games.frames_per_step)))):
-        actions = greedy(net, memory.newest(), net.uniform_numbers(games.count, generator), atoms)
-        games.send(actions.cpu().numpy())
-        step = games.recv()
+    scores = Scoreboard.of(games.count)
+    steps = max(1, round(frames / (games.count * games.frames_per_step)))
+    for step in islice(greedy_steps(net, atoms, games, stack=stack, seed=seed), steps):
         scores.note(step)
-        memory.add_(actions, _frames_only(step, device))
     return scores.read()
 
 
-def _frames_only(step: Step, device: torch.device) -> Outcome:
-    """Nothing is learnt from it, so rewards do not matter."""
-    nothing = torch.zeros(len(step.ended), device=device)
-
-    def there(value: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(value)).to(device)
-
-    return Outcome(nothing, nothing, there(step.ended), there(step.first), there(step.frames))
+def greedy_steps(net: RainbowNet, atoms: Tensor, games: Games, *, stack: int, seed: int) -> Iterator[Step]:
+    """The steps of games that the network plays greedily, without learning; the games begin anew."""
+    device = atoms.device
+    generator = Generator(device).manual_seed(seed)
+    replay = Replay(games.count, 2 * (stack + 1), games.shape, stack=stack, steps=1, device=device)
+    unused = torch.zeros(games.count, device=device)  # rewards and discounts
+    replay.begin_(torch.from_numpy(games.reset(seed)).to(device))
+    while True:
+        with torch.no_grad():
+            actions = greedy(net, replay.newest(), net.uniform_numbers(games.count, generator), atoms)
+        games.send(actions.cpu().numpy())
+        step = games.recv()
+        yield step
+        arrays = (step.ended, step.first, step.frames)
+        tensors = (torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays)
+        replay.add_(actions, Outcome(unused, unused, *tensors))

@@ -1,12 +1,13 @@
-"""What the agent plays: N copies of one game that step together, and how to get them by name.
+"""N copies of a game that step together, by name.
 
-An episode that ended begins anew with the next step: that step ignores its action, scores nothing and
-shows the first frame of the new episode. Whoever learns from steps must leave out those marked `first`.
+The step after the end of an episode ignores its action, scores nothing and shows the first frame of a new
+one. Learning leaves out those steps, which are marked `first`.
 """
 
 from __future__ import annotations
 
 import difflib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Step:
-    """What N games did with N actions. The arrays are the caller's own: no later step writes to them."""
+    """What N games did with N actions. No later step writes to these arrays."""
 
     frames: np.ndarray
     """uint8 (N, H, W) or (N, C, H, W): the newest frame; of an episode that ended, its last one"""
@@ -65,6 +66,40 @@ class Games(Protocol):
 
     def close(self) -> None:
         """Let go of what the games hold, such as threads."""
+
+
+class HostGames(ABC):
+    """Games that this process plays itself, in `recv`. `send` and `recv` take turns, or an error says so."""
+
+    name: str
+    count: int
+    actions: int
+    _sent: np.ndarray | None = None
+
+    def send(self, actions: np.ndarray) -> None:
+        self._require_idle("recv() it before the next send()")
+        self._sent = checked_actions(actions, self.count, self.actions)
+
+    def recv(self) -> Step:
+        if self._sent is None:
+            raise ValueError(f"{self.name} plays no step that could be received; send() actions first")
+        actions, self._sent = self._sent, None
+        return self._step(actions)
+
+    def close(self) -> None:  # noqa: B027 (nothing to override it for)
+        """Nothing is held."""
+
+    @abstractmethod
+    def _step(self, actions: np.ndarray) -> Step:
+        """Play a step."""
+
+    def _require_idle(self, way_out: str) -> None:
+        if self._sent is not None:
+            raise ValueError(f"{self.name} plays a step already; {way_out}")
+
+    def _require_count(self, saved: int) -> None:
+        if saved != self.count:
+            raise ValueError(f"the saved state is of {saved} games and these are {self.count}: make as many")
 
 
 BUILT_IN = ("catch", "catch-mirrored")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nap.lab.loops.rainbow.games import Step, checked_actions
+from nap.lab.loops.rainbow.games import HostGames, Step
 
 SIDE, CHANNELS, ACTIONS = 10, 10, 6  # of a board; the most channels, which Seaquest has; of the joystick
 PRESENT = 255  # how a frame shows that a thing is there: frames are uint8, 0 to 255
@@ -24,7 +24,7 @@ FIXED = ("channels", "action_map", "ramping", "random")  # what a game holds bes
 CLOCKED = frozenset({"minatar/freeway"})  # its one end is the clock, so that end is no loss
 
 
-class MinAtar:
+class MinAtar(HostGames):
     """`count` copies of a MinAtar game: frames of channels × 10 × 10, one of them a step.
 
     An agent has the actions that the game heeds, or with `full_actions` all 6, and 10 channels whatever the
@@ -53,7 +53,7 @@ class MinAtar:
         if not 0 <= sticky < 1:
             raise ValueError(f"sticky={sticky} is a probability: 0 ≤ sticky < 1")
         kind = _game(game)
-        self.game, self.count, self.sticky, self.frame_cap = game, count, sticky, frame_cap
+        self.name, self.count, self.sticky, self.frame_cap = game, count, sticky, frame_cap
         self._games = [kind(ramping=ramping) for _ in range(count)]
         some = self._games[0]
         self._meant = np.arange(ACTIONS) if full_actions else np.array(some.minimal_action_set())
@@ -61,7 +61,6 @@ class MinAtar:
         channels = CHANNELS if full_actions else int(some.state_shape()[2])
         self.shape: tuple[int, ...] = (channels, SIDE, SIDE)
         self._boards = np.zeros((count, SIDE, SIDE, channels), bool)
-        self._sent: np.ndarray | None = None
         self.reset(0)
 
     @property
@@ -80,15 +79,8 @@ class MinAtar:
             self._show(place, game)
         return self.frames
 
-    def send(self, actions: np.ndarray) -> None:
-        if self._sent is not None:
-            raise ValueError(f"{self.game} plays a step already; recv() it before the next send()")
-        self._sent = self._meant[checked_actions(actions, self.count, self.actions)]
-
-    def recv(self) -> Step:
-        if self._sent is None:
-            raise ValueError(f"{self.game} plays no step that could be received; send() actions first")
-        sent, self._sent, first = self._sent.tolist(), None, self._over
+    def _step(self, actions: np.ndarray) -> Step:
+        sent, first = self._meant[actions].tolist(), self._over
         scores, lost = np.zeros(self.count, np.float32), np.zeros(self.count, bool)
         for place, game in enumerate(self._games):
             if first[place]:
@@ -97,14 +89,13 @@ class MinAtar:
                 scores[place], lost[place] = self._play(place, game, sent[place])
             self._show(place, game)
         self._played = np.where(first, 0, self._played + 1)
-        terminal = lost & (self.game not in CLOCKED)
+        terminal = lost & (self.name not in CLOCKED)
         self._over = lost | (self._played >= self.frame_cap)
         ended, no_life = self._over.copy(), np.zeros(self.count, bool)
         return Step(self.frames, scores, ended, terminal, life_lost=no_life, first=first)
 
     def state_dict(self) -> dict[str, Any]:
-        if self._sent is not None:
-            raise ValueError(f"{self.game} plays a step; recv() it before the state is saved")
+        self._require_idle("recv() it before the state is saved")
         return {
             "games": [_saved(game) for game in self._games],
             "random": [_saved_random(game.random) for game in self._games],
@@ -112,8 +103,7 @@ class MinAtar:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if (saved := len(state["games"])) != self.count:
-            raise ValueError(f"the saved state is of {saved} games and these are {self.count}: make as many")
+        self._require_count(len(state["games"]))
         self._sent = None
         self._before, self._played, self._over = (
             state[name].numpy().copy() for name in ("before", "played", "over")
@@ -123,9 +113,6 @@ class MinAtar:
             keys, place_in, has, cached = state["random"][place]
             game.random.set_state(("MT19937", keys.numpy().astype(np.uint32), place_in, has, cached))
             self._show(place, game)
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
 
     def _play(self, place: int, game: Any, action: int) -> tuple[float, bool]:
         """One step, with MinAtar's order of draws: whether the action sticks, then the game's own."""

@@ -1,12 +1,12 @@
-"""Prioritised n-step replay on the device: every frame is stored once, stacks are put together when sampled.
+"""Prioritised n-step replay on the device: every frame is stored once and stacked when it is sampled.
 
 N environments that step together have a row each of one ring. Slot t of a row holds frame t, the action taken
-there, what it earned, and whether the episode ended with it. A transition is a slot from which n steps
-are known, or fewer at the end of an episode; it can be sampled from then on, until its stack of frames
-begins to be overwritten. The frame after which an episode ended fills a slot, too, with no action of its own.
+there, its reward and discount, and whether the episode ended with it. A transition is a slot from which n
+steps are known, or fewer at the end of an episode; it can be sampled until its stack of frames begins to be
+overwritten. The last frame of an episode fills a slot, too, without an action.
 
-K agents that step together can share one memory (`agents`): every tensor then has an axis of agents in
-front, each agent draws from its own transitions, and `agent(k)` is agent k's part as a replay of its own.
+K agents that step together can share one replay (`agents`): every tensor then has an axis of agents in front,
+each agent samples its own transitions, and `agent(k)` is agent k's part as a replay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BLOCK = 1024  # slots whose masses are summed up before a draw looks at single o
 
 @dataclass(frozen=True)
 class Outcome:
-    """What N games did with N actions, each (N,) but for the frames; of K agents, each (K, N)."""
+    """What N games did with N actions, each (N,) but for the frames; of K agents each (K, N)."""
 
     rewards: Tensor
     discounts: Tensor  # 0 where a life or the game was lost
@@ -54,7 +54,7 @@ class Replay:
     Args:
         priority_exponent: a transition is drawn in proportion to priority^priority_exponent.
         uniform: share of draws in which all are alike.
-        agents: whose transitions are drawn apart; 0 for one agent, and no axis for it.
+        agents: how many share it; 0 for one agent and no axis for it.
     """
 
     def __init__(
@@ -90,14 +90,13 @@ class Replay:
         self.first, self.ended, self.idle = (per_slot(torch.bool) for _ in range(3))
         blocks = -(-num_envs * length // BLOCK)
         self._blocks = torch.full((*apart, blocks, BLOCK), NEVER, dtype=torch.float32, device=device)
-        self.mass = self._blocks.flatten(-2)[..., : num_envs * length].unflatten(
-            -1, (num_envs, length)
-        )  # a view
+        slots = self._blocks.flatten(-2)[..., : num_envs * length]
+        self.mass = slots.unflatten(-1, (num_envs, length))  # a view
         self.largest = torch.ones(apart, dtype=torch.float32, device=device)  # the largest priority seen
         self.head = torch.zeros(apart, dtype=torch.int64, device=device)  # the slot of the newest frames
 
     def agent(self, k: int) -> Replay:
-        """The memory of agent k, in the same place."""
+        """Agent k's part, which shares its memory with the whole."""
         one = copy.copy(self)
         one.agents, one._blocks = 0, self._blocks[k]
         for name, tensor in self.tensors.items():
@@ -122,7 +121,7 @@ class Replay:
 
     @property
     def small_tensors(self) -> list[Tensor]:
-        """All but the frames, which are too many to copy: what a trial writes there no slot shows."""
+        """All but the frames: a graph's trial steps write frames that no slot shows."""
         return [tensor for name, tensor in self.tensors.items() if name != "frames"]
 
     def clear_(self) -> None:
@@ -132,13 +131,13 @@ class Replay:
         self.head.zero_()
 
     def begin_(self, frames: Tensor) -> None:
-        """The first frames (N, *shape) of all games. What was stored stays; its last episodes have no end."""
+        """Store the first frames (N, *shape) of all games. Earlier episodes stay, the last without an end."""
         self.idle.index_fill_(self.axis, self.here, True)
         self.ended.index_fill_(self.axis, self.here, False)
         self._advance_(frames, torch.ones(self.mass.shape[:-1], dtype=torch.bool, device=frames.device))
 
     def add_(self, actions: Tensor, outcome: Outcome) -> None:
-        """One step of all games: what was done at the newest frames, and what came of it."""
+        """Store one step of all games: the actions at the newest frames, and their outcome."""
         for store, value in (
             (self.actions, actions),
             (self.rewards, outcome.rewards),
@@ -191,7 +190,7 @@ class Replay:
         return self.draw(self.uniform_numbers(size, generator))
 
     def uniform_numbers(self, size: int, generator: Generator | None = None) -> Tensor:
-        """What `draw` takes, from 0 to 1: float64, since a million transitions share that interval."""
+        """Uniform numbers for `draw`, in float64: a million transitions share the interval."""
         return torch.rand(size, generator=generator, dtype=torch.float64, device=self.mass.device)
 
     def draw(self, u: Tensor) -> Batch:
@@ -207,9 +206,8 @@ class Replay:
         sums = of_blocks.cumsum(-1)
         total = sums[..., -1:]
         at = (u * total).minimum(total * _BELOW_ONE)
-        block = torch.searchsorted(sums, at, right=True).clamp(
-            max=sums.shape[-1] - 1
-        )  # beyond: if not a number
+        last = sums.shape[-1] - 1  # beyond it fall draws that are not a number
+        block = torch.searchsorted(sums, at, right=True).clamp(max=last)
         row = block + self._offsets(sums.shape[-1])  # among the blocks of all agents
         chosen = priority.flatten(0, -2)[row].double(), ready.flatten(0, -2)[row].double()
         of_slots = per_mass.unsqueeze(-1) * chosen[0] + per_slot.unsqueeze(-1) * chosen[1]
@@ -220,14 +218,14 @@ class Replay:
         return self._transitions(block * BLOCK + place.squeeze(-1), probabilities)
 
     def update_(self, slots: Tensor, priorities: Tensor) -> None:
-        """Priorities of sampled transitions, as they are now."""
+        """Set the priorities of sampled transitions."""
         masses = (priorities**self.priority_exponent).to(self.mass.dtype)
         places = slots + self._offsets(self._blocks.shape[-2] * BLOCK)
         self._blocks.view(-1).index_copy_(0, places.flatten(), masses.flatten())
         self.largest.copy_(torch.maximum(self.largest, priorities.amax(-1)))
 
     def _offsets(self, size: int) -> Tensor | int:
-        """Where each agent's part begins, (K, 1), if a part has so many entries."""
+        """Where each agent's part begins, (K, 1), if a part has `size` entries."""
         return torch.arange(self.agents, device=self.mass.device).unsqueeze(1) * size if self.agents else 0
 
     def state_dict(self) -> dict[str, Any]:

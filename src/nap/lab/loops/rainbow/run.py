@@ -1,8 +1,7 @@
-"""An agent that plays and learns, chunk by chunk; one game after another where there are several.
+"""The run of an agent, chunk by chunk; one game after another where there are several.
 
-Everything random is a function of (seed, chunk), and all else is in the state, so a run that resumes
-goes on as if nothing had happened, as far as its games can be saved: those of Atari cannot, and begin
-new episodes then.
+Everything random is a function of (seed, chunk) and all else is in the state, so a resumed run equals an
+unbroken one. Only Atari's emulators cannot be saved: they begin new episodes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ CHUNK_STEPS = 1024  # steps of all environments together, at most, between two c
 
 
 class RainbowWork:
-    """The `Work` of one agent: `step` is a chunk of play; an interval, of one or more, ends in a row."""
+    """The `Work` of one agent: `step` is a chunk of play; an interval of one or more chunks ends in a row."""
 
     unit = "chunks"
 
@@ -47,8 +46,9 @@ class RainbowWork:
     ):
         self.config, self.device, self.threads = config, device, threads
         settings, self.variant = config.settings, config.variant
-        self.games = self._make(config.games[0])
-        shape, num_envs = self.games.shape, settings.num_envs
+        num_envs = settings.num_envs
+        self.games = self._make(config.games[0], num_envs)
+        shape = self.games.shape
         per_interval = config.frames / (config.intervals * num_envs * self.games.frames_per_step)
         self.parts = max(1, math.ceil(per_interval * num_envs / CHUNK_STEPS))  # chunks of an interval
         self.steps = max(1, round(per_interval / self.parts))  # of each environment in a chunk
@@ -90,7 +90,7 @@ class RainbowWork:
         )
         self.scores = Scoreboard.of(num_envs)
         self.stored = self.owed = 0
-        self._no_replay = self._no_episodes = False  # what a resume could not take up
+        self._no_replay = self._no_episodes = False  # what a resume could not restore
 
     def step(self) -> list[Row]:
         self.begin_chunk()
@@ -104,7 +104,7 @@ class RainbowWork:
         return self.end_chunk()
 
     def begin_chunk(self) -> None:
-        """Seed the chunk's random numbers, and enter a game or begin anew what a resume could not take up."""
+        """Seed the chunk's random numbers; enter a game, or begin anew what could not be restored."""
         visit, chunk = divmod(self.done, self.in_game)
         self.learner.generator.manual_seed(_number("play", self.config.seed, self.done))
         if self._no_replay:
@@ -119,7 +119,7 @@ class RainbowWork:
         self._no_replay = self._no_episodes = False
 
     def rate_and_importance_exponent(self, step: int) -> tuple[Callable[[int], float], float]:
-        """The schedule of learning rates, and the exponent of importance weights at a step of this chunk."""
+        """The learning-rate schedule, and the exponent of importance weights at a step of this chunk."""
         visit, chunk = divmod(self.done, self.in_game)
         settings = self.config.settings
         progress = (chunk * self.steps + step) / (self.in_game * self.steps)
@@ -127,7 +127,7 @@ class RainbowWork:
         return rate, settings.importance_exponent + progress * (1 - settings.importance_exponent)
 
     def updates_due(self) -> int:
-        """The updates that a step of all environments brings; none before there is enough to learn from."""
+        """How many updates a step of all environments brings; none before `min_replay_size`."""
         settings = self.config.settings
         if self.stored < settings.min_replay_size:
             return 0
@@ -135,7 +135,7 @@ class RainbowWork:
         return due
 
     def receive(self) -> None:
-        """What the games did, for the scores and for the actor to store."""
+        """Receive a step of the games, for the scores and for the actor to store."""
         step = self.games.recv()
         self.scores.note(step)
         self.actor.receive(step, self.config.settings.discount)
@@ -189,7 +189,7 @@ class RainbowWork:
 
     @property
     def not_restored(self) -> str:
-        """What `load_state_dict` could not go on with, in words; "" where it goes on exactly."""
+        """What `load_state_dict` could not restore, for people; "" where it restored everything."""
         lost = []
         if self._no_episodes:
             lost.append("emulators cannot be saved, so the episodes under way were given up for new ones")
@@ -197,13 +197,12 @@ class RainbowWork:
             lost.append("the replay was not saved (--no-save-replay) and fills anew")
         return "; ".join(lost)
 
-    def _make(self, game: str, num_envs: int | None = None) -> Games:
-        num_envs = num_envs or self.config.settings.num_envs
+    def _make(self, game: str, num_envs: int) -> Games:
         return make(game, num_envs, full_actions=self.config.full_actions, threads=self.threads)
 
     def _play(self, game: str) -> None:
         self.games.close()
-        self.games = self._make(game)
+        self.games = self._make(game, self.config.settings.num_envs)
         if self.games.actions != self.learner.online.actions:
             raise ValueError(
                 f"{game} has {self.games.actions} actions, and the agent {self.learner.online.actions}; "
@@ -211,7 +210,7 @@ class RainbowWork:
             )
 
     def _enter(self, visit: int) -> None:
-        """Begin the game of this visit; after the first, with what is new at a change of game."""
+        """Begin the game of this visit; after the first, with a new optimizer and the other changes."""
         if visit > 0:
             self._play(self.config.games[visit])
             reset_(self.learner.optimizer)
@@ -230,7 +229,7 @@ class RainbowWork:
         self.replay.begin_(torch.from_numpy(self.games.frames).to(self.device))
         self.actor.begin()
 
-    def _evaluated(self, visit: int, interval: int) -> dict[str, Any]:
+    def _evaluate(self, visit: int, interval: int) -> dict[str, Any]:
         games = self._make(self.config.games[visit], min(NUM_EVAL_ENVS, self.config.settings.num_envs))
         try:
             return evaluate(
@@ -255,7 +254,7 @@ class RainbowWork:
             common = place | common  # a fresh agent's visit is the one its tags say
         row = common | self.scores.read() | self.learner.monitor.read()
         if config.settings.eval_frames:
-            row |= {"training_score": row["score"]} | self._evaluated(visit, interval)
+            row |= {"training_score": row["score"]} | self._evaluate(visit, interval)
         row["learning_rate"] = self.learner.rate.item()
         if self.stored >= config.settings.min_replay_size:
             row |= diagnostics.numbers(self.learner, self.replay.sample(PROBE, self.learner.generator).states)

@@ -66,43 +66,43 @@ class AgentConfig:
     """How the agent plays and learns. A step is one action, four frames of an Atari game."""
 
     num_envs: int = 64
-    """games played side by side; 1 is DQN Zoo's order of events"""
+    """parallel environments; 1 gives DQN Zoo's order of events"""
     replay_size: int = 1_000_000
-    """transitions that are kept"""
+    """replay capacity, in transitions"""
     min_replay_size: int = 20_000
-    """steps before learning begins"""
+    """transitions in the replay before learning begins"""
     steps_per_update: int = 4
-    """steps between two updates"""
+    """environment steps per update"""
     target_every: int = 2_000
-    """updates between two copies of the network to the target network"""
+    """updates between two copies of the online network to the target network"""
     batch_size: int = 32
-    """transitions in an update"""
+    """transitions per update"""
     learning_rate: float = 6.25e-5
     """Adam's learning rate; the peak, where there is a schedule"""
     adam_eps: float = 0.005 / 32
     """Adam's epsilon"""
     clip: float = 10.0
-    """largest norm of the gradient of all parameters together"""
+    """largest gradient norm, of all parameters together"""
     discount: float = 0.99
-    """discount of a step"""
+    """discount factor of a step"""
     n_steps: int = 3
-    """steps of a return before the target network takes over"""
+    """n of the n-step returns"""
     priority_exponent: float = 0.5
-    """exponent of priorities"""
+    """exponent of priorities in prioritized replay (alpha)"""
     importance_exponent: float = 0.4
-    """exponent of the importance weights at the start; 1 at the end"""
+    """exponent of importance-sampling weights at the start (beta); it rises to 1"""
     hidden: int = 512
-    """units of each stream's hidden layer"""
+    """hidden units of the value stream and of the advantage stream"""
     atoms: int = 51
-    """atoms of the value distributions"""
+    """atoms of the return distributions (C51)"""
     v_max: float = 10.0
-    """largest return that they hold, and the smallest, with a minus"""
+    """largest return that they represent; the smallest is its negative"""
     stack: int = 4
-    """frames in a state"""
+    """frames stacked in a state"""
     eval_frames: int = 0
-    """frames that are played without learning after each interval, for its score; 0: training's own"""
+    """frames of evaluation without learning, for each row's score; 0: scores of training"""
     save_replay: bool = True
-    """checkpoints hold the replay (7 GB at 1M frames); else it fills anew after a resume"""
+    """save the replay in checkpoints (7 GB at 1M frames); else it refills after a resume"""
 
     def __post_init__(self) -> None:
         counts = ("num_envs", "steps_per_update", "target_every", "batch_size", "n_steps", "hidden", "stack")
@@ -126,9 +126,9 @@ class Changes:
     """What is made new when the game changes, besides optimizer and schedule."""
 
     new_replay: bool = True
-    """the replay is emptied"""
+    """empty the replay"""
     new_target: bool = True
-    """the target network becomes the network"""
+    """copy the online network to the target network"""
 
 
 @dataclass(frozen=True)

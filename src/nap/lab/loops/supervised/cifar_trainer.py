@@ -19,12 +19,11 @@ EVAL_BATCH = 1000  # images
 
 
 class CifarTrainer(Trainer):
-    """A classifier and the images that it learns from.
+    """A trainer that has its images on the device.
 
     Args:
         graph: each update is a replay of a CUDA graph; by default on CUDA.
-        fused: weights are updated by our own kernels (`nap.lab.loops.supervised.fused_sgd`), for products in
-            bfloat16 and SGD with momentum; by default where updates are replays and Triton is installed.
+        fused: update with `fused_sgd`, in bfloat16 and with momentum; by default with `graph` and Triton.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class CifarTrainer(Trainer):
         self._fused_sgd = self._make_fused_sgd(required=bool(fused)) if able and wanted else None
 
     def _make_fused_sgd(self, *, required: bool) -> Any:
-        """The fused optimizer; None where Triton is not installed, unless it is required."""
+        """The fused optimizer; None where Triton is missing, unless it is required."""
         try:
             from nap.lab.loops.supervised.fused_sgd import FusedSGD
         except ImportError:  # it comes with the CUDA builds of torch only
@@ -136,7 +135,7 @@ class CifarTrainer(Trainer):
         """Loss and number of correct predictions on the batch at `position`."""
         index, labels, *crops = batches.index_select(0, position.view(1)).squeeze(0)
         images = self.images.random_crop(index, torch.stack(crops))
-        return self._loss_and_correct(net, images, labels, self.recipe.label_smoothing)
+        return self._loss_and_correct(net, images, labels, self.settings.label_smoothing)
 
     def _backward(self, loss: Tensor) -> Tensor:
         if self._fused_sgd is None:

@@ -20,51 +20,51 @@ class CifarConfig:
     data: Literal["cifar10", "mnist", "fashion-mnist", "digits"] = "cifar10"
     """images"""
     held_out: int = 0
-    """training images that are held out for evaluation, in place of the test images: to choose settings by"""
+    """hold out so many training images and evaluate on them, not on the test set, to choose settings"""
     channels: tuple[int, ...] = VGG16
-    """channels of each convolution; 0 is a pooling"""
+    """channels of each convolution; 0 is a 2×2 max-pool"""
     global_pool: bool = False
-    """the last map is averaged over all positions; else it is flattened"""
+    """average the last feature map over space; else flatten it"""
     hidden: tuple[int, ...] = (512, 512)
-    """units of each hidden layer after them"""
+    """units of each hidden layer"""
     batch_norm: bool = True
     """BatchNorm after each convolution, in all arms"""
     norm_axes: Literal["sample", "position"] = "sample"
-    """axes of a norm that is put in: channels and space, or the channels of each position"""
+    """axes of an inserted norm: channels and space (sample), or the channels of each position"""
     dropout: float = 0.0
     """dropout rate of the hidden layers"""
     init_std_scale: float = HE
-    """initial standard deviation of convolution weights, times √inputs; NaP keeps it, if weight_norm is 0"""
+    """initial standard deviation of convolution weights, times √fan-in; NaP keeps that norm"""
     weight_norm: float = 0.0
-    """norm that NaP keeps each convolution's weights at; 0: that which they start with, by init_std_scale"""
+    """norm that NaP keeps each convolution's weights at; 0: that of their initialization"""
     batch_size: int = 32
-    """images in an update"""
+    """images in a batch"""
     steps: int = 400_000
     """updates"""
     eval_every: int = 10
-    """epochs between two rows"""
+    """epochs between two evaluations"""
     learning_rate: float = 0.025
     """SGD's learning rate at the start"""
     decays: tuple[float, ...] = (0.5, 0.75)
-    """fractions of training at which it falls to a tenth"""
+    """fractions of training after which the learning rate falls to a tenth"""
     momentum: float = 0.9
     """Nesterov momentum"""
     weight_decay: float = 5e-4
-    """L2 penalty on matrices and kernels"""
+    """weight decay of matrices and kernels"""
     decay_scales: bool = False
-    """the penalty is on scales and offsets, too"""
+    """weight decay of scales and offsets, too"""
     label_smoothing: float = 0.0
     """label smoothing"""
     crop_padding: int = 4
-    """pixels beyond an image that random crops reach into"""
+    """padding for random crops, in pixels"""
     padding_mode: PaddingMode = "zeros"
-    """what is there: zeros (black), the mean of all images, or the image reflected"""
+    """pad with zeros (black), the mean of all images, or the image reflected"""
     flip: bool = True
     """random horizontal flips"""
     seeds: int = 3
-    """networks of each arm"""
+    """seeds of each arm"""
     first_seed: int = 0
-    """the first of their seeds; 100 and above are for tuning, and no claim reads them"""
+    """the first seed; 100 and above are for tuning only"""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "steps", "eval_every", "seeds"):
@@ -117,37 +117,37 @@ class ImageNetConfig:
     width: int = 64
     """channels of the first layer"""
     small_stem: bool = False
-    """the first layer keeps the size of the image, which is small"""
+    """a first layer that keeps the size of images, for small ones"""
     image_size: int = 224
-    """pixels of an image's side, as the network sees it"""
+    """side of the network's input, in pixels"""
     resize: int = 256
-    """pixels that the shorter side of a test image is resized to before the center crop"""
+    """shorter side of a test image before its center crop, in pixels"""
     min_crop_area: float = 0.08
     """smallest area of a random resized crop, as a fraction of the image"""
     flip: bool = True
     """random horizontal flips"""
     batch_size: int = 256
-    """images in an update, of all processes together"""
+    """images in a batch"""
     epochs: int = 90
-    """passes over all images"""
+    """epochs"""
     eval_every: int = 1
-    """epochs between two rows"""
+    """epochs between two evaluations"""
     learning_rate: float = 0.1
     """SGD's peak learning rate"""
     warmup_epochs: float = 5.0
-    """epochs until it is reached; a cosine follows, which is 0 after the last update"""
+    """epochs of linear warm-up; then a cosine to 0"""
     momentum: float = 0.9
     """Nesterov momentum"""
     weight_decay: float = 1e-4
-    """L2 penalty on matrices and kernels"""
+    """weight decay of matrices and kernels"""
     decay_scales: bool = False
-    """the penalty is on scales and offsets, too"""
+    """weight decay of scales and offsets, too"""
     label_smoothing: float = 0.1
     """label smoothing"""
     seeds: int = 3
-    """networks of each arm"""
+    """seeds of each arm"""
     first_seed: int = 0
-    """the first of their seeds; 100 and above are for tuning, and no claim reads them"""
+    """the first seed; 100 and above are for tuning only"""
 
     def __post_init__(self) -> None:
         for name in ("width", "image_size", "batch_size", "epochs", "eval_every", "seeds"):

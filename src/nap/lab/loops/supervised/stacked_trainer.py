@@ -1,8 +1,8 @@
-"""Classifiers of one arm that are trained in one step; they differ in their seed only.
+"""Several classifiers in one step, which differ in their seed only.
 
-Each has a trainer of its own, which evaluates, reports and saves it. Here their weights become slices of
-stacks, member k of every tensor being network k, and an update acts on the stacks: crops, forward and
-backward pass under `vmap`, each layer of all members in one launch (`nap.lab.loops.supervised.stacked`).
+Each keeps its own trainer, which evaluates, reports and saves it; its weights become slices of stacks, member
+k being network k. An update runs crops, forward and backward pass under `vmap`, each layer of all members in
+one launch (`nap.lab.loops.supervised.stacked`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StackedTrainer:
         self._skeleton = stackable(first.model)
         self._weights = [_stack([t.parameters[i] for t in self.trainers]) for i in range(len(self._names))]
         buffers = [dict(t.model.named_buffers()) for t in self.trainers]
-        self._buffers = {name: _stack([own[name] for own in buffers]) for name in buffers[0]}
+        self._buffers = {name: _stack([of[name] for of in buffers]) for name in buffers[0]}
         self._momenta, self._statistics = collect_statistics_(self._skeleton)
         self._batches = _stack([t.batches for t in self.trainers])
         self._num_correct = _stack([t.num_correct for t in self.trainers])
@@ -61,7 +61,7 @@ class StackedTrainer:
                 group["lr"] = own["lr"]
         self._fused_sgd: Any = None
         self._leaves = [weight.requires_grad_() for weight in self._weights]
-        if first.half and first.recipe.momentum > 0 and find_spec("triton"):
+        if first.half and first.settings.momentum > 0 and find_spec("triton"):
             self._make_fused_sgd()
         losses = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="error")
         torch.compiler.reset()  # as in `compile_static`
@@ -168,7 +168,7 @@ class StackedTrainer:
         )
 
     def _radii(self) -> dict[int, Tensor]:
-        """By position among the parameters of all members."""
+        """Radii by position among the parameters of all members."""
         count = len(self._names)
         return {k * count + i: r for k, t in enumerate(self.trainers) for i, r in t.radii().items()}
 

@@ -1,9 +1,9 @@
-"""An image classifier: how it is built, one update of it, and the metrics since the last row."""
+"""An image classifier: how it is built, an update, its evaluation, and the metrics since the last row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,23 +22,10 @@ WORTH_COMPILING = 20_000  # updates of a run; a guess: it takes a minute or two 
 Rates = Callable[[int], tuple[float, float]]  # of each update: of weights that a norm follows, and of others
 
 
-class Recipe(Protocol):
-    """The settings that an update depends on."""
-
-    @property
-    def momentum(self) -> float: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def decay_scales(self) -> bool: ...
-    @property
-    def label_smoothing(self) -> float: ...
-
-
 class Trainer:
-    """A model, SGD with Nesterov momentum, the projection after each step, and the metrics so far.
+    """A model, SGD with Nesterov momentum, the projection after each step, and metrics.
 
-    An update never waits for the device, so all of it can be captured as a CUDA graph.
+    An update never waits for the device, so that a CUDA graph can hold all of it.
 
     Args:
         half: products in bfloat16.
@@ -49,13 +36,13 @@ class Trainer:
         self,
         model: nn.Module,
         projector: nap.Projector | None,
-        recipe: Recipe,
+        settings: CifarConfig | ImageNetConfig,
         *,
         half: bool = False,
         compile_: bool = False,
         parallel: Single | None = None,
     ):
-        self.model, self.projector, self.recipe, self.half = model, projector, recipe, half
+        self.model, self.projector, self.settings, self.half = model, projector, settings, half
         self.parallel = parallel or Single()
         self.net = self.parallel.wrap(model, compile_=compile_)  # the model, as it is called in training
         named = dict(model.named_parameters())
@@ -64,8 +51,8 @@ class Trainer:
         self.followed = [weight.name for weight in nap.weight_groups(model).of(*FOLLOWED)]
         self.rates = torch.zeros((), device=device), torch.zeros((), device=device)
         rest = [p for name, p in named.items() if name not in self.followed]
-        (of_followed, of_rest), decay = self.rates, recipe.weight_decay
-        vector_decay = decay * recipe.decay_scales
+        (of_followed, of_rest), decay = self.rates, settings.weight_decay
+        vector_decay = decay * settings.decay_scales
         groups: list[dict[str, Any]] = [
             {"params": [named[name] for name in self.followed], "lr": of_followed, "weight_decay": decay},
             {"params": [p for p in rest if p.ndim >= 2], "lr": of_rest, "weight_decay": decay},
@@ -73,11 +60,11 @@ class Trainer:
         ]
         self.optimizer = torch.optim.SGD(
             [group for group in groups if group["params"]],
-            momentum=recipe.momentum,
-            nesterov=recipe.momentum > 0,
+            momentum=settings.momentum,
+            nesterov=settings.momentum > 0,
             fused=True,
         )
-        if recipe.momentum > 0:
+        if settings.momentum > 0:
             for parameter in self.parameters:  # they must exist before a graph is captured
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         self.monitor = UpdateMonitor(list(named), device)
@@ -91,7 +78,7 @@ class Trainer:
             rate.fill_(value)
 
     def update(self, *batch: Tensor) -> None:
-        """Learn from this process's share of a batch, at the rates that were set."""
+        """Learn from this process's share of a batch."""
         loss, correct = self._loss(*batch)
         norms = self._backward(loss)
         with torch.no_grad():
@@ -99,7 +86,7 @@ class Trainer:
         self._apply_update_()
 
     def captured(self, step: Callable[[], None], *more: Tensor) -> Callable[[], None]:
-        """`step`, which makes an update, as a CUDA graph; all that it changes, `more` too, is restored here.
+        """`step`, which makes an update and may change `more`, as a CUDA graph; nothing is changed here.
 
         Capture it anew after `load_state_dict`: the projector has other radii then.
         """
@@ -111,7 +98,7 @@ class Trainer:
         return [*self.parameters, *moments, *self.model.buffers(), *self.monitor.tensors, self.num_correct]
 
     def _training_loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return self._loss_and_correct(self.net, images, labels, self.recipe.label_smoothing)
+        return self._loss_and_correct(self.net, images, labels, self.settings.label_smoothing)
 
     def _loss_and_correct(
         self, net: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, label_smoothing: float
@@ -131,7 +118,6 @@ class Trainer:
             return torch.stack(torch._foreach_norm(gradients))
 
     def _record_(self, loss: Tensor, correct: Tensor, norms: Tensor) -> None:
-        """Record an update before it is made."""
         self.monitor.note_(loss, norms)
         self.num_correct += correct
 
@@ -235,11 +221,13 @@ def build(
     return model, nap.Projector(model, output=arm.output, branches=arm.branches)
 
 
-def learning_rates(arm: VisionArm, planned: Callable[[int], float], steps: int, recipe: Recipe) -> Rates:
+def learning_rates(
+    arm: VisionArm, planned: Callable[[int], float], steps: int, settings: CifarConfig | ImageNetConfig
+) -> Rates:
     """The learning rates of each of `steps` updates; `planned` are those of the settings."""
     if not arm.translated:
         return lambda step: (planned(step), planned(step))
     translated = nap.schedules.weight_decay_rates(
-        map(planned, range(steps)), recipe.weight_decay, momentum=recipe.momentum
+        map(planned, range(steps)), settings.weight_decay, momentum=settings.momentum
     ).tolist()
     return lambda step: (translated[step], planned(step))

@@ -18,23 +18,23 @@ class RainbowConfig(AgentConfig):
     """What all Rainbow experiments have in common."""
 
     frames: int = 200_000_000
-    """frames of each game"""
+    """environment frames of each game"""
     intervals: int = 200
-    """rows of each game: scores, norms, rates, units and rank, at equal distances"""
+    """rows of each game, at equal distances"""
     smoke_frames: int = 0
-    """frames of games other than the built-in ones, if those are only to be tried, by one agent; or 0"""
+    """frames of games that are not built in: one agent tries each of them; 0 trains them as all others"""
     seeds: int = 4
-    """agents of each arm and game"""
+    """seeds (agents) of each arm and game"""
     first_seed: int = 0
-    """the seed of the first of them"""
+    """the first seed"""
     seeds_per_run: int = 1
-    """agents, each with its own seed, that are one run and share each update; fastest on a GPU"""
+    """seeds that one run trains together, sharing each update; fastest on a GPU"""
     last_share: float = 0.0
-    """of the peak learning rate: where schedules end; 0 ends them at 1e-6, the paper's, whatever the peak"""
+    """final learning rate of schedules, as a share of the peak; 0 for the paper's 1e-6"""
     tuned_on: str = ""
-    """the game on which nap tune finds the learning rate of an arm, for all games; else it is one for each"""
+    """game on which nap tune tunes an arm's learning rate for all games; else it tunes on each"""
     noise: Literal["joint", "separate", "free"] = "separate"
-    """NaP's noisy layers: one norm for means and noise together, one for each, or the noise left free"""
+    """NaP's norms of noisy layers: one for mean and noise weights, one for each, or noise left free"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

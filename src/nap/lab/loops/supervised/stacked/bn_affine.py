@@ -1,8 +1,7 @@
-"""From moments to factor and shift, and back: what lies between the passes of `rectified` over images.
+"""Factor and shift of a BatchNorm from the moments of images, and the gradient back through them.
 
-All of it is small, (K, N, C), and PyTorch's compiler makes two to four launches of it for each layer, with a
-norm in front seven, each of which waits for the one before. Here they are one each way, or two
-(`bn_affine_triton`).
+All tensors are small, (K, N, C): PyTorch's compiler makes two to four launches of it for each layer, with a
+norm in front seven, each of which waits for the one before. `bn_affine_triton` takes one each way, or two.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import torch
 from torch import Tensor
 
 from nap.kernels import statistics
-from nap.lab.loops.supervised.stacked.checked_kernel import best
+from nap.lab.loops.supervised.stacked.checked_kernel import checked
 
 
-@torch.library.custom_op("nap_lab::coefficients", mutates_args=())
-def coefficients(
+@torch.library.custom_op("nap_lab::bn_affine", mutates_args=())
+def bn_affine(
     moments: Tensor,
     before: Tensor | None,
     scale: Tensor,
@@ -27,12 +26,14 @@ def coefficients(
     centre: bool,
     count: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Factor and shift, (K, N, C), of a BatchNorm; mean and variance of each channel, (K, C), that it is to
-    follow (the sum of squares over one less than there are numbers, of which each sample has `count`); and of
-    the norm in front mean and inverse deviation of each sample, (K, N, 2), or (K, N, 0) where there is none.
+    """Factor and shift of a BatchNorm, channel statistics, and statistics of the norm in front.
 
-    `moments` are mean and variance of each sample and channel, (2, K, N, C); `before` is the scale of a
-    LayerNorm in front, or of an RMSNorm (`centre=False`).
+    Factor and shift are (K, N, C). The channels' mean and unbiased variance, (K, C), are for the running
+    averages. The last result has mean and inverse deviation of each sample, (K, N, 2), or is (K, N, 0).
+
+    Args:
+        moments: mean and variance of each sample and channel, (2, K, N, C), each over `count` numbers.
+        before: the scale of a LayerNorm in front, or of an RMSNorm (`centre=False`).
     """
 
     def plain() -> tuple[Tensor, ...]:
@@ -42,23 +43,21 @@ def coefficients(
             factor, shift = statistics.layer_norm(mean, variance, centre=centre, eps=eps_before)
             units = torch.stack([-shift[..., 0] / factor[..., 0], factor[..., 0]], -1)
         affine = _front(units, mean, before)
-        middle, spread = statistics.of_channels(affine, mean, variance)
-        found, numbers = (
-            statistics.batch_norm(affine, middle, spread, scale, offset, eps),
-            mean.shape[1] * count,
-        )
-        return *found, middle, spread * numbers / (numbers - 1), units
+        mu, var = statistics.of_channels(affine, mean, variance)
+        coefficients = statistics.batch_norm(affine, mu, var, scale, offset, eps)
+        numbers = mean.shape[1] * count
+        return *coefficients, mu, var * numbers / (numbers - 1), units
 
     def quick() -> tuple[Tensor, ...]:
-        return tuple(_kernels().coefficients(moments, before, scale, offset, eps, eps_before, centre, count))
+        return tuple(_kernels().bn_affine(moments, before, scale, offset, eps, eps_before, centre, count))
 
     # `count` changes nothing in which kernels are at work
     name = "coefficients" if centre else "coefficients without centre"
-    return best(name, plain, quick, _shapes(moments, scale, before))  # type: ignore[return-value]
+    return checked(name, plain, quick, _shapes(moments, scale, before))  # type: ignore[return-value]
 
 
-@torch.library.custom_op("nap_lab::coefficients_gradient", mutates_args=())
-def coefficients_gradient(
+@torch.library.custom_op("nap_lab::bn_affine_backward", mutates_args=())
+def bn_affine_backward(
     sums: Tensor,
     moments: Tensor,
     units: Tensor,
@@ -68,29 +67,30 @@ def coefficients_gradient(
     centre: bool,
     count: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What reaches each number x of an image through the moments, as level + slope · x, (K, N, C) each; and
-    the gradients of the scale in front (0 where there is none), of scale and offset, (3, K, C): together,
-    since the first is hardly more than what rounding leaves, where BatchNorm takes back what it does.
+    """The gradient of each number x of an image through the moments, as level + slope · x, (K, N, C) each.
 
-    `sums` are the gradients of shift and factor, (2, K, N, C); `units` is the last of what `coefficients`
-    gave; `count` numbers have a mean.
+    The third result has the gradients of the scale in front (0 without one), of scale and offset, (3, K, C).
+
+    Args:
+        sums: the gradients of shift and factor, (2, K, N, C).
+        units: the last result of `bn_affine`.
     """
 
     def plain() -> tuple[Tensor, ...]:
         (d_shift, d_factor), (mean, variance), samples = sums, moments, moments.shape[-2]
         factor, shift = _front(units, mean, before)
-        middle, spread = statistics.of_channels((factor, shift), mean, variance)
-        middle, inverse = middle[:, None], (spread + eps).rsqrt()[:, None]
+        mu, var = statistics.of_channels((factor, shift), mean, variance)
+        mu, inverse = mu[:, None], (var + eps).rsqrt()[:, None]
         times = inverse * scale[:, None]
         d_offset = d_shift.sum(-2)
-        d_times = (d_factor * factor + d_shift * (shift - middle)).sum(-2)
-        d_spread = -0.5 * (d_times * scale)[:, None] * inverse**3
-        centred = factor * mean + shift - middle  # after the norm in front
-        d_value = (2 * d_spread * centred - times * d_offset[:, None]) / samples
-        d_mean, d_variance = d_value * factor, d_spread * factor.square() / samples
+        d_times = (d_factor * factor + d_shift * (shift - mu)).sum(-2)
+        d_var = -0.5 * (d_times * scale)[:, None] * inverse**3
+        centred = factor * mean + shift - mu  # after the norm in front
+        d_value = (2 * d_var * centred - times * d_offset[:, None]) / samples
+        d_mean, d_variance = d_value * factor, d_var * factor.square() / samples
         d_before = torch.zeros_like(d_times)
         if before is not None:
-            d_factor = d_factor * times + 2 * d_spread * factor * variance / samples + d_value * mean
+            d_factor = d_factor * times + 2 * d_var * factor * variance / samples + d_value * mean
             d_shift = d_shift * times + d_value
             from_mean, from_variance, d_before = _back_through_front(
                 d_factor, d_shift, mean, units, before, centre
@@ -104,7 +104,7 @@ def coefficients_gradient(
         return tuple(_kernels().gradient(sums, moments, units, before, scale, eps, centre, count))
 
     name = "gradient of coefficients" if centre else "gradient of coefficients without centre"
-    return best(name, plain, quick, _shapes(moments, scale, before))  # type: ignore[return-value]
+    return checked(name, plain, quick, _shapes(moments, scale, before))  # type: ignore[return-value]
 
 
 def _shapes(moments: Tensor, scale: Tensor, before: Tensor | None) -> list[Tensor]:
@@ -123,13 +123,13 @@ def _back_through_front(
     d_factor: Tensor, d_shift: Tensor, mean: Tensor, units: Tensor, before: Tensor, centre: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of mean, variance and scale, of those of the factor and shift of the norm in front."""
-    middle, unit = units[..., :1], units[..., 1:]
-    d_factor = d_factor - middle * d_shift
-    d_spread = -0.5 * (d_factor * before[:, None]).mean(-1, keepdim=True) * unit**3
-    d_mean = 2 * d_spread * (mean - middle)
+    mu, unit = units[..., :1], units[..., 1:]
+    d_factor = d_factor - mu * d_shift
+    d_var = -0.5 * (d_factor * before[:, None]).mean(-1, keepdim=True) * unit**3
+    d_mean = 2 * d_var * (mean - mu)
     if centre:
         d_mean = d_mean - (d_shift * unit * before[:, None]).mean(-1, keepdim=True)
-    return d_mean, d_spread.expand_as(mean), (d_factor * unit).sum(-2)
+    return d_mean, d_var.expand_as(mean), (d_factor * unit).sum(-2)
 
 
 def _kernels() -> Any:
@@ -138,14 +138,14 @@ def _kernels() -> Any:
     return bn_affine_triton
 
 
-@coefficients.register_fake
-def _(moments: Tensor, before: Tensor | None, scale: Tensor, *given: Any) -> tuple[Tensor, ...]:
+@bn_affine.register_fake
+def _(moments: Tensor, before: Tensor | None, scale: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     one, small = torch.empty_like(moments[0]), torch.empty_like(moments[0, :, 0])
     units = moments.new_empty(*one.shape[:2], 0 if before is None else 2)
     return one, torch.empty_like(one), small, torch.empty_like(small), units
 
 
-@coefficients_gradient.register_fake
-def _(sums: Tensor, moments: Tensor, *given: Any) -> tuple[Tensor, ...]:
+@bn_affine_backward.register_fake
+def _(sums: Tensor, moments: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     one = torch.empty_like(moments[0])
     return one, torch.empty_like(one), moments.new_empty(3, one.shape[0], one.shape[2])

@@ -1,7 +1,7 @@
-"""The kernels of `coefficients` (Triton): a program has all samples of some channels of one network.
+"""The kernels of `bn_affine` (Triton): a program has all samples of some channels of one network.
 
-A norm in front has statistics of each sample, over all channels. Forward they are made by a launch of their
-own; backward each program leaves the sums of its channels, and a second launch adds them up.
+Statistics of a norm in front are of each sample: forward a launch of its own computes them,
+backward each program leaves the sums of its channels and a second launch adds them up.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def _samples(moments, units, size, EPS, C: tl.constexpr, CENTRE: tl.constexpr, B
     row, c = tl.program_id(0), tl.arange(0, BC)
     mean = tl.load(moments + row * C + c, mask=c < C, other=0.0)
     variance = tl.load(moments + size + row * C + c, mask=c < C, other=0.0)
-    middle = tl.sum(mean, 0) / C if CENTRE else 0.0
-    apart = tl.where(c < C, mean - middle, 0.0)
-    tl.store(units + 2 * row, middle)
-    tl.store(units + 2 * row + 1, tl.rsqrt(tl.sum(variance + apart * apart, 0) / C + EPS))
+    mu = tl.sum(mean, 0) / C if CENTRE else 0.0
+    centred = tl.where(c < C, mean - mu, 0.0)
+    tl.store(units + 2 * row, mu)
+    tl.store(units + 2 * row + 1, tl.rsqrt(tl.sum(variance + centred * centred, 0) / C + EPS))
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def _tile(
     moments, units, before, size,
     N: tl.constexpr, C: tl.constexpr, FRONT: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Where this program's numbers are, and of what it knows of them; beyond all samples they are 0."""
+    """Places and statistics of this program's numbers; beyond all samples they are 0."""
     member, c, n = tl.program_id(1), tl.program_id(0) * BC + tl.arange(0, BC), tl.arange(0, BN)
     row = member * N + n
     mask = (n < N)[:, None] & (c < C)[None, :]
@@ -42,40 +42,40 @@ def _tile(
     mean = tl.load(moments + at, mask=mask, other=0.0)
     variance = tl.load(moments + size + at, mask=mask, other=0.0)
     factor, shift = tl.where(mask, 1.0, 0.0), tl.zeros([BN, BC], tl.float32)
-    middle, unit, scale = tl.zeros([BN], tl.float32), tl.zeros([BN], tl.float32), tl.zeros([BC], tl.float32)
+    mu, unit, scale = tl.zeros([BN], tl.float32), tl.zeros([BN], tl.float32), tl.zeros([BC], tl.float32)
     if FRONT:
-        middle = tl.load(units + 2 * row, mask=n < N, other=0.0)
+        mu = tl.load(units + 2 * row, mask=n < N, other=0.0)
         unit = tl.load(units + 2 * row + 1, mask=n < N, other=0.0)
         scale = tl.load(before + member * C + c, mask=c < C, other=0.0)
         factor = unit[:, None] * scale[None, :]
-        shift = -middle[:, None] * factor
-    return member * C + c, c < C, row, n < N, at, mask, mean, variance, factor, shift, middle, unit, scale
+        shift = -mu[:, None] * factor
+    return member * C + c, c < C, row, n < N, at, mask, mean, variance, factor, shift, mu, unit, scale
 
 
 @triton.jit
 def _of_channels(mean, variance, factor, shift, mask, N: tl.constexpr):
     """Mean of each channel after the norm in front, numbers less that mean, and the variance."""
     value = factor * mean + shift
-    middle = tl.sum(value, 0) / N
-    apart = tl.where(mask, value - middle[None, :], 0.0)
-    return middle, apart, tl.sum(factor * factor * variance + apart * apart, 0) / N
+    mu = tl.sum(value, 0) / N
+    centred = tl.where(mask, value - mu[None, :], 0.0)
+    return mu, centred, tl.sum(factor * factor * variance + centred * centred, 0) / N
 
 
 @triton.jit
 def _forward(
-    moments, units, before, scale, offset, factors, shifts, middles, spreads, size, EPS, COUNT,
+    moments, units, before, scale, offset, factors, shifts, mus, variances, size, EPS, COUNT,
     N: tl.constexpr, C: tl.constexpr, FRONT: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     own, inside, _, _, at, mask, mean, variance, factor, shift, _, _, _ = _tile(
         moments, units, before, size, N, C, FRONT, BN, BC
     )
-    middle, _, spread = _of_channels(mean, variance, factor, shift, mask, N)
-    times = tl.rsqrt(spread + EPS) * tl.load(scale + own, mask=inside, other=0.0)
+    mu, _, var = _of_channels(mean, variance, factor, shift, mask, N)
+    times = tl.rsqrt(var + EPS) * tl.load(scale + own, mask=inside, other=0.0)
     level = tl.load(offset + own, mask=inside, other=0.0)
     tl.store(factors + at, factor * times[None, :], mask=mask)
-    tl.store(shifts + at, (shift - middle[None, :]) * times[None, :] + level[None, :], mask=mask)
-    tl.store(middles + own, middle, mask=inside)
-    tl.store(spreads + own, spread * (N * COUNT / (N * COUNT - 1.0)), mask=inside)
+    tl.store(shifts + at, (shift - mu[None, :]) * times[None, :] + level[None, :], mask=mask)
+    tl.store(mus + own, mu, mask=inside)
+    tl.store(variances + own, var * (N * COUNT / (N * COUNT - 1.0)), mask=inside)
 
 
 @triton.jit
@@ -87,32 +87,32 @@ def _backward(
     own, inside, row, there, at, mask, mean, variance, factor, shift, front, unit, front_scale = _tile(
         moments, units, before, size, N, C, FRONT, BN, BC
     )
-    middle, apart, spread = _of_channels(mean, variance, factor, shift, mask, N)
+    mu, centred, var = _of_channels(mean, variance, factor, shift, mask, N)
     d_shift = tl.load(sums + at, mask=mask, other=0.0)
     d_factor = tl.load(sums + size + at, mask=mask, other=0.0)
-    inverse, gain = tl.rsqrt(spread + EPS), tl.load(scale + own, mask=inside, other=0.0)
+    inverse, gain = tl.rsqrt(var + EPS), tl.load(scale + own, mask=inside, other=0.0)
     times = inverse * gain
     level = tl.sum(d_shift, 0)
-    d_times = tl.sum(d_factor * factor + d_shift * (shift - middle[None, :]), 0)
-    d_spread = -0.5 * d_times * gain * inverse * inverse * inverse
-    d_value = (2 * d_spread[None, :] * apart - (times * level)[None, :]) / N
+    d_times = tl.sum(d_factor * factor + d_shift * (shift - mu[None, :]), 0)
+    d_var = -0.5 * d_times * gain * inverse * inverse * inverse
+    d_value = (2 * d_var[None, :] * centred - (times * level)[None, :]) / N
     tl.store(d_scale + own, d_times * inverse, mask=inside)
     tl.store(d_offset + own, level, mask=inside)
     if FRONT:
         d_factor = d_factor * times[None, :] + d_value * mean
-        d_factor += 2 * d_spread[None, :] * factor * variance / N
+        d_factor += 2 * d_var[None, :] * factor * variance / N
         d_shift = tl.where(mask, d_shift * times[None, :] + d_value, 0.0)
         d_factor = tl.where(mask, d_factor - front[:, None] * d_shift, 0.0)
         tl.store(d_before + own, tl.sum(d_factor * unit[:, None], 0), mask=inside)
         there_too = parts + tl.program_id(0) * 2 * rows + row
         tl.store(there_too, tl.sum(d_shift * factor, 1), mask=there)
         tl.store(there_too + rows, tl.sum(d_factor * front_scale[None, :], 1), mask=there)
-        tl.store(kept + own, middle, mask=inside)
-        tl.store(kept + small + own, d_spread, mask=inside)
+        tl.store(kept + own, mu, mask=inside)
+        tl.store(kept + small + own, d_var, mask=inside)
         tl.store(kept + 2 * small + own, times * level, mask=inside)
     else:
         tl.store(d_before + own, tl.zeros([BC], tl.float32), mask=inside)
-        slope = (2 * d_spread / (N * COUNT))[None, :]
+        slope = (2 * d_var / (N * COUNT))[None, :]
         tl.store(slopes + at, tl.where(mask, slope, 0.0), mask=mask)
         tl.store(levels + at, d_value / COUNT - slope * mean, mask=mask)
 
@@ -126,11 +126,11 @@ def _through_front(
     own, inside, row, there, at, mask, mean, _, factor, shift, front, unit, _ = _tile(
         moments, units, before, size, N, C, True, BN, BC
     )
-    middle = tl.load(kept + own, mask=inside, other=0.0)
-    d_spread = tl.load(kept + small + own, mask=inside, other=0.0)
+    mu = tl.load(kept + own, mask=inside, other=0.0)
+    d_var = tl.load(kept + small + own, mask=inside, other=0.0)
     level = tl.load(kept + 2 * small + own, mask=inside, other=0.0)
-    apart = factor * mean + shift - middle[None, :]
-    d_value = (2 * d_spread[None, :] * apart - level[None, :]) / N
+    centred = factor * mean + shift - mu[None, :]
+    d_value = (2 * d_var[None, :] * centred - level[None, :]) / N
     d_front, d_unit = tl.zeros([BN], tl.float32), tl.zeros([BN], tl.float32)
     for part in range(PARTS):
         d_front += tl.load(parts + part * 2 * rows + row, mask=there, other=0.0)
@@ -139,12 +139,12 @@ def _through_front(
     d_mean = d_value * factor + 2 * of_sample[:, None] * (mean - front[:, None])
     if CENTRE:
         d_mean -= d_front[:, None] / C
-    slope = 2 * (d_spread[None, :] * factor * factor / N + of_sample[:, None]) / COUNT
+    slope = 2 * (d_var[None, :] * factor * factor / N + of_sample[:, None]) / COUNT
     tl.store(slopes + at, slope, mask=mask)
     tl.store(levels + at, d_mean / COUNT - slope * mean, mask=mask)
 
 
-def coefficients(
+def bn_affine(
     moments: Tensor,
     before: Tensor | None,
     scale: Tensor,
@@ -155,10 +155,10 @@ def coefficients(
     count: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Factor, shift, mean and variance of each channel; of each sample those of the norm in front."""
-    before, scale, offset = _solid(before), _solid(scale), _solid(offset)
+    before, scale, offset = _contiguous(before), _contiguous(scale), _contiguous(offset)
     members, samples, channels = _check(moments)
     factor, shift = (torch.empty_like(part) for part in moments)
-    middle, spread = (moments.new_empty(members, channels) for _ in range(2))
+    mu, var = (moments.new_empty(members, channels) for _ in range(2))
     units = moments.new_empty(members, samples, 0 if before is None else 2)
     if before is not None:
         wide = triton.next_power_of_2(channels)
@@ -167,10 +167,10 @@ def coefficients(
         )
     bn, bc, grid = _tiles(members, samples, channels)
     _forward[grid](
-        moments, units, before, scale, offset, factor, shift, middle, spread, factor.numel(), eps, count,
+        moments, units, before, scale, offset, factor, shift, mu, var, factor.numel(), eps, count,
         samples, channels, before is not None, bn, bc, num_warps=_warps(bn, bc),
     )  # fmt: skip
-    return factor, shift, middle, spread, units
+    return factor, shift, mu, var, units
 
 
 def gradient(
@@ -184,7 +184,7 @@ def gradient(
     count: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Level and slope; gradients of the scale in front, of scale and offset."""
-    before, scale = _solid(before), _solid(scale)
+    before, scale = _contiguous(before), _contiguous(scale)
     members, samples, channels = _check(moments, sums, units)
     bn, bc, grid = _tiles(members, samples, channels)
     rows, front = members * samples, before is not None
@@ -216,12 +216,11 @@ def _warps(bn: int, bc: int) -> int:
     return min(8, max(1, bn * bc // _NUMBERS))
 
 
-def _solid(parameter: T) -> T:
-    """Without gaps between members, which a stack of few channels has."""
-    return parameter if parameter is None else parameter.contiguous()
+def _contiguous(parameter: T) -> T:
+    return parameter if parameter is None else parameter.contiguous()  # members of few channels have gaps
 
 
-def _check(moments: Tensor, *given: Tensor) -> tuple[int, int, int]:
-    assert all(part.is_contiguous() for part in (moments, *given))
+def _check(moments: Tensor, *tensors: Tensor) -> tuple[int, int, int]:
+    assert all(part.is_contiguous() for part in (moments, *tensors))
     _, members, samples, channels = moments.shape
     return members, samples, channels

@@ -1,4 +1,4 @@
-"""Kernels of our own where they are right: compared with PyTorch the first time that they meet a shape."""
+"""Our kernels, where they agree with PyTorch: each is compared the first time that it meets a shape."""
 
 from __future__ import annotations
 
@@ -11,53 +11,54 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-Found = TypeVar("Found", Tensor, tuple[Tensor, ...])
-# What two ways to compute a result of this kind may differ by, relative to it: products in TF32 by 5·10⁻⁴.
-FAR = {torch.bfloat16: 2e-2, torch.float16: 2e-2, torch.float32: 2e-3}
-KINDS = tuple(FAR)  # numbers that the kernels are for
-_trusted: dict[tuple[Any, ...], bool] = {}  # by operation, shapes and kind of numbers
+Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
+# Relative differences that two correct ways may have; products in TF32 differ by 5·10⁻⁴.
+TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 2e-2, torch.float32: 2e-3}
+DTYPES = tuple(TOLERANCE)  # that the kernels are for
+_passed: dict[tuple[Any, ...], bool] = {}  # by operation, dtype, device and shapes
 
 
-def best(name: str, plain: Callable[[], Found], quick: Callable[[], Found], given: Sequence[Tensor]) -> Found:
-    """What `quick` gives, from kernels for a GPU, where there are any and they are right; else `plain`.
+def checked(
+    name: str, reference: Callable[[], Result], kernel: Callable[[], Result], inputs: Sequence[Tensor]
+) -> Result:
+    """The result of `kernel` where there is a GPU and it agrees with PyTorch's `reference`; else of that.
 
-    `given` are the tensors that both work on: name, and kind, place and shapes of them, tell one use from
-    another. Kernels that cannot run are not trusted either.
+    A kernel that cannot run, or that differs, is left out from then on, with a warning.
     """
-    first = given[0]
-    key = (name, first.dtype, first.device, *(tensor.shape for tensor in given))
-    recording = first.is_cuda and torch.cuda.is_current_stream_capturing()  # nothing can be looked at then
-    if not available(first.device.type) or first.dtype not in KINDS:
-        return plain()
-    if key in _trusted:
-        return quick() if _trusted[key] else plain()
-    if recording:
-        warnings.warn(f"the {name} of stacked networks is recorded before it was judged: slow", stacklevel=2)
-        return plain()
-    expected = plain()
+    first = inputs[0]
+    if not available(first.device.type) or first.dtype not in DTYPES:
+        return reference()
+    key = (name, first.dtype, first.device, *(tensor.shape for tensor in inputs))
+    if key in _passed:
+        return kernel() if _passed[key] else reference()
+    if first.is_cuda and torch.cuda.is_current_stream_capturing():  # no value can be read then
+        warnings.warn(f"the {name} of stacked networks is captured before it was checked: slow", stacklevel=2)
+        return reference()
+    expected = reference()
     try:
-        apart = _apart(quick(), expected)
-        if apart is None:
-            return expected  # nothing to judge by: the next time will tell
-        _trusted[key] = apart <= 1  # not so where it is not a number
-        why = f"is {apart:.1g} times as far from PyTorch's as it may be"
-    except Exception as error:  # whatever it is, there is another way
-        _trusted[key], why = False, f"cannot be made by a kernel ({type(error).__name__}: {error})"
-    if not _trusted[key]:
-        shapes = " by ".join(str(tuple(tensor.shape)) for tensor in given)
+        error = _error(kernel(), expected)
+        if error is None:
+            return expected
+        _passed[key] = error <= 1  # false where it is not a number
+        reason = f"is {error:.1g} times as far from PyTorch's as it may be"
+    except Exception as failure:
+        _passed[key] = False
+        reason = f"cannot be computed by a kernel ({type(failure).__name__}: {failure})"
+    if not _passed[key]:
+        shapes = " by ".join(str(tuple(tensor.shape)) for tensor in inputs)
         warnings.warn(
-            f"the {name} of stacked networks, {shapes}, {why}; PyTorch's own is used instead: slower, and "
+            f"the {name} of stacked networks, {shapes}, {reason}; PyTorch's own is used instead: slower, and "
             "right. Please report it",
             stacklevel=2,
         )
     return expected
 
 
-def _apart(found: Found, expected: Found) -> float | None:
-    """The largest difference, in units of what it may be; None where what is expected says nothing."""
-    pairs = [(found, expected)] if isinstance(found, Tensor) else list(zip(found, expected, strict=True))
+def _error(result: Result, expected: Result) -> float | None:
+    """The largest difference, in tolerances; None where the expected result is zero or not finite."""
+    pairs = [(result, expected)] if isinstance(result, Tensor) else list(zip(result, expected, strict=True))
     gaps = torch.stack([(one.float() - other.float()).norm() for one, other in pairs])
-    sizes = torch.stack([FAR[other.dtype] * other.float().norm() for _, other in pairs])
+    sizes = torch.stack([TOLERANCE[other.dtype] * other.float().norm() for _, other in pairs])
     if not (sizes.isfinite().all() and sizes.any()):
         return None
     return (gaps / sizes.clamp(min=1e-30)).max().item()

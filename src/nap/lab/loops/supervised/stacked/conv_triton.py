@@ -110,7 +110,7 @@ def convolved(x: Tensor, w: Tensor, *, tiles: Tiles | None = None) -> Tensor:
 
 
 def image_gradient(dy: Tensor, w: Tensor, *, tiles: Tiles | None = None) -> Tensor:
-    """What reaches the images, (K, N, H, W, C), of a gradient (K, N, H, W, O) of what `convolved` gave."""
+    """The gradient of the images, (K, N, H, W, C), from that of the output, (K, N, H, W, O)."""
     return _correlated(dy, w, outputs=4, inputs=1, reverse=True, tiles=tiles)
 
 
@@ -139,7 +139,7 @@ def _correlated(
 
 
 def kernel_gradient(dy: Tensor, x: Tensor, side: int, *, tiles: Tiles | None = None) -> Tensor:
-    """What reaches the kernels, (K, O, side, side, C). Sums are added up in a fixed order."""
+    """The gradient of the kernels, (K, O, side, side, C), with sums in a fixed order."""
     members, images, height, width, channels = x.shape
     assert x.is_contiguous()
     assert dy.is_contiguous()
@@ -148,18 +148,18 @@ def kernel_gradient(dy: Tensor, x: Tensor, side: int, *, tiles: Tiles | None = N
     across = triton.cdiv(made, t.rows) * triton.cdiv(width_of_sum, t.columns)
     length = part_length(count, across * members, t.depth)
     parts = triton.cdiv(count, length)
-    found = _partial_sums(x, parts, (members, made, side, side, channels))
+    partial = _partial_sums(x, parts, (members, made, side, side, channels))
     member = made * width_of_sum
     _weigh[(across, parts, members)](
-        x, dy, found, count, x.stride(0), dy.stride(0), members * member, member,
+        x, dy, partial, count, x.stride(0), dy.stride(0), members * member, member,
         height, width, side, channels, made, length, _precision(), t.rows, t.columns, t.depth,
         num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
-    return _summed(found, x.dtype)
+    return _summed(partial, x.dtype)
 
 
 def _summed(parts: Tensor, dtype: torch.dtype) -> Tensor:
-    """The sum over the first axis, all of it read at once: a program waits but once."""
+    """The sum over the first axis."""
     if len(parts) == 1:
         return parts[0].to(dtype)
     whole = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)
@@ -171,7 +171,7 @@ def _summed(parts: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _partial_sums(like: Tensor, parts: int, shape: tuple[int, ...]) -> Tensor:
-    """Room for so many parts of a sum of this shape: in float32, but a single one is the sum itself."""
+    """Memory for the parts of a sum of this shape: in float32, unless there is only one."""
     return like.new_empty((parts, *shape), dtype=like.dtype if parts == 1 else torch.float32)
 
 

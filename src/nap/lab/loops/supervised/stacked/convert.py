@@ -1,8 +1,7 @@
-"""A classifier as `vmap` can go over it in few launches: the same function, in operations of our own.
+"""The same classifier in our own operations, so that `vmap` goes over it in few launches.
 
-Convolutions of all members are one launch (`training.convolution`), and so is each pass of a BatchNorm with
-the ReLU after it, a pooling after that, and the norm in front that `nap.fuse_batch_norms_` found
-(`training.rectified`).
+Convolutions of all members are one launch (`conv`), and so is each pass of a BatchNorm with the norm in front
+that `nap.fuse_batch_norms_` fused, the ReLU after it and a pooling after that (`fused_bn_relu`).
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from torch import Tensor, nn
 
 from nap.kernels import statistics
 from nap.lab.loops.supervised.stacked.conv import adopt_
-from nap.lab.loops.supervised.stacked.fused_bn_relu import rectified
+from nap.lab.loops.supervised.stacked.fused_bn_relu import fused_bn_relu
 from nap.norms.fused_batchnorm import TELLS, FusedBatchNorm2d, Known
 from nap.norms.norm import CHILD, HOOK, Norm
 
 BATCH_NORMS = nn.BatchNorm2d, FusedBatchNorm2d  # and none that is made of them
-# In the __dict__ of a BatchNorm: its norm, whether to pool, and where to leave what averages are to follow.
-FRONT, POOL, GATHERED = "nap_lab_front", "nap_lab_pool", "nap_lab_gathered"
+# In the __dict__ of a BatchNorm: the norm in front, whether to pool, and where its batch statistics go.
+FRONT, POOL, STATISTICS = "nap_lab_front", "nap_lab_pool", "nap_lab_statistics"
 
 
 def stackable(model: nn.Module) -> nn.Module:
@@ -30,7 +29,7 @@ def stackable(model: nn.Module) -> nn.Module:
     adopt_(skeleton)
     for module in list(skeleton.modules()):
         if type(module).forward is nn.Sequential.forward:
-            _rectify_(module)
+            _fuse_(module)
     for module in skeleton.modules():
         if type(module) in BATCH_NORMS:
             module.__class__ = StackedBatchNorm2d
@@ -40,22 +39,22 @@ def stackable(model: nn.Module) -> nn.Module:
 
 
 def collect_statistics_(skeleton: nn.Module) -> tuple[dict[str, float], dict[str, tuple[Tensor, Tensor]]]:
-    """Have BatchNorms leave what their averages are to follow: to write it takes each of them two launches.
+    """Have BatchNorms collect their batch statistics; updating the running ones takes each two launches.
 
-    Their names, each with the share of new values in its averages; and where each pass leaves mean and
-    variance of each channel by name. Whoever calls the network empties that, and moves the averages.
+    Returns the momentum of each such BatchNorm, by name, and the dictionary where each pass leaves its
+    channels' mean and variance. The caller empties it and updates the running statistics of all at once.
     """
-    shares: dict[str, float] = {}
-    gathered: dict[str, tuple[Tensor, Tensor]] = {}
+    momenta: dict[str, float] = {}
+    statistics_: dict[str, tuple[Tensor, Tensor]] = {}
     for name, norm in skeleton.named_modules():
-        if type(norm) is RectifiedBatchNorm2d and norm.momentum and norm.num_batches_tracked is None:
-            shares[name] = norm.momentum
-            norm.__dict__[GATHERED] = gathered, name
-    return shares, gathered
+        if type(norm) is BatchNormReLU2d and norm.momentum and norm.num_batches_tracked is None:
+            momenta[name] = norm.momentum
+            norm.__dict__[STATISTICS] = statistics_, name
+    return momenta, statistics_
 
 
 class StackedBatchNorm2d(FusedBatchNorm2d):
-    """A BatchNorm made of sums and products, which `vmap` leaves in their places in memory."""
+    """A BatchNorm made of sums and products, whose results `vmap` does not copy."""
 
     def _known(self, input: Tensor) -> Known:
         if (known := super()._known(input)) is not None:
@@ -65,8 +64,8 @@ class StackedBatchNorm2d(FusedBatchNorm2d):
         return Known(wide, mean, variance, (torch.ones_like(mean), torch.zeros_like(mean)))
 
 
-class RectifiedBatchNorm2d(FusedBatchNorm2d):
-    """A BatchNorm, in training, with what stands before and after it."""
+class BatchNormReLU2d(FusedBatchNorm2d):
+    """A BatchNorm in training, with the norm in front, ReLU and perhaps a pooling."""
 
     def forward(self, input: Tensor) -> Tensor:
         count = input.numel() // input.shape[1]
@@ -77,7 +76,7 @@ class RectifiedBatchNorm2d(FusedBatchNorm2d):
         before = None if front is None else front.weight
         if front is not None and before is None:  # BatchNorm would undo a scale; the kernels take one
             before = torch.ones_like(self.weight.detach())
-        found = rectified(
+        output = fused_bn_relu(
             input,
             self.weight,
             self.bias,
@@ -86,27 +85,27 @@ class RectifiedBatchNorm2d(FusedBatchNorm2d):
             pool=self.__dict__[POOL] and even,
             **options,
         )
-        if (gathered := self.__dict__[GATHERED]) is None:
-            self._follow(found.middle, found.spread)
+        if (collected := self.__dict__[STATISTICS]) is None:
+            self._follow(output.mean, output.var)
         else:
-            values, name = gathered
-            values[name] = found.middle, found.spread
-        return F.max_pool2d(found.images, 2) if self.__dict__[POOL] and not even else found.images
+            statistics_, name = collected
+            statistics_[name] = output.mean, output.var
+        return F.max_pool2d(output.images, 2) if self.__dict__[POOL] and not even else output.images
 
 
 class StackedMean(nn.AdaptiveAvgPool2d):
-    """The mean of each channel, likewise."""
+    """The mean of each channel."""
 
     def forward(self, input: Tensor) -> Tensor:
         return input.mean((-2, -1), keepdim=True)
 
 
-def _rectify_(line: nn.Module) -> None:
-    """Each BatchNorm with a ReLU right after it takes it over, a pooling after that, and the norm before."""
+def _fuse_(line: nn.Module) -> None:
+    """Fuse each BatchNorm that a ReLU follows with it, a pooling after that, and the norm in front."""
     names = list(line._modules)
     modules = [module for module in line._modules.values() if module is not None]
     for k, norm in enumerate(modules[:-1]):
-        if not _plain(norm) or type(modules[k + 1]) is not nn.ReLU or not _alone(modules[k + 1]):
+        if not _plain(norm) or type(modules[k + 1]) is not nn.ReLU or not _has_no_hooks(modules[k + 1]):
             continue
         front = _front(modules[k - 1]) if k else None
         if front is not None:
@@ -114,8 +113,8 @@ def _rectify_(line: nn.Module) -> None:
         elif k and TELLS in modules[k - 1].__dict__:
             continue  # a norm of another kind
         pool = k + 2 < len(modules) and _halves(modules[k + 2])
-        norm.__class__ = RectifiedBatchNorm2d
-        norm.__dict__ |= {FRONT: front, POOL: pool, GATHERED: None}
+        norm.__class__ = BatchNormReLU2d
+        norm.__dict__ |= {FRONT: front, POOL: pool, STATISTICS: None}
         for name in names[k + 1 : k + (3 if pool else 2)]:
             line._modules[name] = nn.Identity()
 
@@ -123,11 +122,10 @@ def _rectify_(line: nn.Module) -> None:
 def _plain(module: nn.Module) -> bool:
     if not isinstance(module, nn.BatchNorm2d) or type(module) not in BATCH_NORMS:
         return False
-    return module.affine and module.running_mean is not None and _alone(module)
+    return module.affine and module.running_mean is not None and _has_no_hooks(module)
 
 
-def _alone(module: nn.Module) -> bool:
-    """Nothing hangs on it."""
+def _has_no_hooks(module: nn.Module) -> bool:
     return not (module._forward_hooks or module._forward_pre_hooks or module._modules)
 
 
@@ -140,7 +138,7 @@ def _front(layer: nn.Module) -> Norm | None:
 
 
 def _halves(module: nn.Module) -> bool:
-    if type(module) is not nn.MaxPool2d or module.ceil_mode or module.return_indices or not _alone(module):
+    if type(module) is not nn.MaxPool2d or module.ceil_mode or module.return_indices:
         return False
     sides = (module.kernel_size, module.stride, module.padding, module.dilation)
-    return sides in ((2, 2, 0, 1), ((2, 2), (2, 2), (0, 0), (1, 1)))
+    return _has_no_hooks(module) and sides in ((2, 2, 0, 1), ((2, 2), (2, 2), (0, 0), (1, 1)))

@@ -1,9 +1,9 @@
-"""BatchNorm, a LayerNorm in front of it perhaps, then ReLU and perhaps a pooling, of stacked networks.
+"""BatchNorm, perhaps with a LayerNorm in front, then ReLU and perhaps a pooling, of stacked networks.
 
 Those norms are a factor and a shift for each sample and channel (`nap.kernels.statistics`). So images are
-read four times: for their moments, and to apply all of it; then backward for two sums, and for the gradient.
-Each is an operation of our own, on a GPU by `fused_bn_relu_triton`, and so is what lies between
-(`coefficients`). The gradient of all of it hangs on the second of them, which takes the rest as given.
+read four times: forward for their moments and to apply factor and shift, backward for two sums and the
+gradient. Each pass is an operation of our own, on a GPU by `fused_bn_relu_triton`; `bn_affine` computes what
+lies between. The gradient of the whole is registered with the second pass.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nap.lab.loops.supervised.stacked.bn_affine import coefficients, coefficients_gradient
-from nap.lab.loops.supervised.stacked.checked_kernel import best
-from nap.lab.loops.supervised.stacked.layout import by_position, laid_out, like, one_stack
+from nap.lab.loops.supervised.stacked.bn_affine import bn_affine, bn_affine_backward
+from nap.lab.loops.supervised.stacked.checked_kernel import checked
+from nap.lab.loops.supervised.stacked.layout import by_position, channels_last, like, one_stack
 
 
 class FusedOutput(NamedTuple):
-    """What comes out, and mean and variance of each channel as BatchNorm follows them."""
+    """Images, and each channel's mean and variance for the running statistics."""
 
     images: Tensor
-    middle: Tensor
-    spread: Tensor
+    mean: Tensor
+    var: Tensor
 
 
-def rectified(
+def fused_bn_relu(
     x: Tensor,
     scale: Tensor,
     offset: Tensor,
@@ -46,26 +46,24 @@ def rectified(
         pool: then the largest of each 2 × 2 positions; height and width must be even.
 
     >>> x, ones, zeros = torch.randn(4, 3, 8, 8), torch.ones(3), torch.zeros(3)
-    >>> found = rectified(x, ones, zeros, pool=True)
+    >>> fused = fused_bn_relu(x, ones, zeros, pool=True)
     >>> plain = F.max_pool2d(F.batch_norm(x, None, None, ones, zeros, training=True).relu(), 2)
-    >>> torch.allclose(found.images, plain, atol=1e-5)
+    >>> torch.allclose(fused.images, plain, atol=1e-5)
     True
     """
     parameters = [None if p is None else p[None] for p in (before, scale, offset)]
     with torch.no_grad():
         moments = _moments(x.detach()[None])
         count = x.shape[-2] * x.shape[-1]
-        factor, shift, middle, spread, units = coefficients(
-            moments, *parameters, eps, eps_before, centre, count
-        )
-    found: Tensor = _rectified(x[None], factor, shift, moments, units, *parameters, eps, centre, pool)
-    return FusedOutput(found.squeeze(0), middle.squeeze(0), spread.squeeze(0))
+        factor, shift, mean, var, units = bn_affine(moments, *parameters, eps, eps_before, centre, count)
+    images: Tensor = _fused_bn_relu(x[None], factor, shift, moments, units, *parameters, eps, centre, pool)
+    return FusedOutput(images.squeeze(0), mean.squeeze(0), var.squeeze(0))
 
 
 @torch.library.custom_op("nap_lab::moments", mutates_args=())
 def _moments(x: Tensor) -> Tensor:
     """Mean and variance, (2, K, N, C)."""
-    return best(
+    return checked(
         "moments",
         lambda: torch.stack(torch.var_mean(_wide(x), (-2, -1), correction=0)[::-1]),
         lambda: _kernels().moments(by_position(x)),
@@ -73,8 +71,8 @@ def _moments(x: Tensor) -> Tensor:
     )
 
 
-@torch.library.custom_op("nap_lab::rectified", mutates_args=())
-def _rectified(
+@torch.library.custom_op("nap_lab::fused_bn_relu", mutates_args=())
+def _fused_bn_relu(
     x: Tensor,
     factor: Tensor,
     shift: Tensor,
@@ -87,15 +85,15 @@ def _rectified(
     centre: bool,
     pool: bool,
 ) -> Tensor:
-    return best(
+    return checked(
         "norm and pooling" if pool else "norm",
-        lambda: laid_out(_pooled(_applied(x, factor, shift).relu(), pool).to(x.dtype)),
+        lambda: channels_last(_pooled(_applied(x, factor, shift).relu(), pool).to(x.dtype)),
         lambda: _kernels().applied(by_position(x), factor, shift, pool).permute(0, 1, 4, 2, 3),
         (x, factor),
     )
 
 
-@torch.library.custom_op("nap_lab::rectified_sums", mutates_args=())
+@torch.library.custom_op("nap_lab::fused_bn_relu_sums", mutates_args=())
 def _sums(dy: Tensor, x: Tensor, factor: Tensor, shift: Tensor, pool: bool) -> Tensor:
     """Σ g and Σ g · x over all positions, (2, K, N, C), of the gradient g in front of ReLU and pooling."""
 
@@ -104,13 +102,12 @@ def _sums(dy: Tensor, x: Tensor, factor: Tensor, shift: Tensor, pool: bool) -> T
         return torch.stack([g.sum((-2, -1)), (g * x).sum((-2, -1))])
 
     def quick() -> Tensor:
-        found: Tensor = _kernels().sums(by_position(dy), by_position(x), factor, shift, pool)
-        return found
+        return _kernels().sums(by_position(dy), by_position(x), factor, shift, pool)
 
-    return best("sums of a norm", plain, quick, (x, dy))
+    return checked("sums of a norm", plain, quick, (x, dy))
 
 
-@torch.library.custom_op("nap_lab::rectified_gradient", mutates_args=())
+@torch.library.custom_op("nap_lab::fused_bn_relu_gradient", mutates_args=())
 def _gradient(
     dy: Tensor, x: Tensor, factor: Tensor, shift: Tensor, level: Tensor, slope: Tensor, pool: bool
 ) -> Tensor:
@@ -118,14 +115,13 @@ def _gradient(
 
     def plain() -> Tensor:
         g = _reaching(dy, _applied(x, factor, shift), pool)
-        return laid_out((_over_space(factor) * g + _applied(x, slope, level)).to(x.dtype))
+        return channels_last((_over_space(factor) * g + _applied(x, slope, level)).to(x.dtype))
 
     def quick() -> Tensor:
-        given = by_position(dy), by_position(x), factor, shift, level, slope
-        found: Tensor = _kernels().gradient(*given, pool).permute(0, 1, 4, 2, 3)
-        return found
+        tensors = by_position(dy), by_position(x), factor, shift, level, slope
+        return _kernels().gradient(*tensors, pool).permute(0, 1, 4, 2, 3)
 
-    return best("gradient of a norm", plain, quick, (x, dy))
+    return checked("gradient of a norm", plain, quick, (x, dy))
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -145,7 +141,7 @@ def _pooled(stack: Tensor, pool: bool) -> Tensor:
 
 
 def _reaching(dy: Tensor, value: Tensor, pool: bool) -> Tensor:
-    """Of a gradient `dy` of what comes out, what reaches `value`, in front of ReLU and pooling."""
+    """The gradient in front of ReLU and pooling, of `value`, from that of the output."""
     g = _wide(dy)
     if pool:
         _, at = F.max_pool2d(value.flatten(0, 1), 2, return_indices=True)
@@ -165,19 +161,19 @@ def _(x: Tensor) -> Tensor:
     return _wide(x).new_empty(2, *x.shape[:3])
 
 
-@_rectified.register_fake
-def _(x: Tensor, *given: Any) -> Tensor:
-    height, width = (side // 2 if given[-1] else side for side in x.shape[-2:])
+@_fused_bn_relu.register_fake
+def _(x: Tensor, *args: Any) -> Tensor:
+    height, width = (side // 2 if args[-1] else side for side in x.shape[-2:])
     return like(x, (*x.shape[:3], height, width))
 
 
 @_sums.register_fake
-def _(dy: Tensor, x: Tensor, *given: Any) -> Tensor:
+def _(dy: Tensor, x: Tensor, *args: Any) -> Tensor:
     return _wide(x).new_empty(2, *x.shape[:3])
 
 
 @_gradient.register_fake
-def _(dy: Tensor, x: Tensor, *given: Any) -> Tensor:
+def _(dy: Tensor, x: Tensor, *args: Any) -> Tensor:
     return like(x, x.shape)
 
 
@@ -188,41 +184,39 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, factor, shift, moments, units, before, scale, _ = ctx.saved_tensors
-    dy = laid_out(dy)
+    dy = channels_last(dy)
     sums = _sums(dy, x, factor, shift, ctx.pool)
     count = x.shape[-2] * x.shape[-1]
-    level, slope, small = coefficients_gradient(
-        sums, moments, units, before, scale, ctx.eps, ctx.centre, count
-    )
+    level, slope, small = bn_affine_backward(sums, moments, units, before, scale, ctx.eps, ctx.centre, count)
     dx = _gradient(dy, x, factor, shift, level, slope, ctx.pool)
     of_front = None if before is None else small[0]
     return dx, None, None, None, None, of_front, small[1], small[2], None, None, None
 
 
-_rectified.register_autograd(_backward, setup_context=_keep)
+_fused_bn_relu.register_autograd(_backward, setup_context=_keep)
 
 
 @_moments.register_vmap
 def _(info: Any, in_dims: tuple[int | None], x: Tensor) -> tuple[Tensor, int]:
-    found: Tensor = _moments(*one_stack(info.batch_size, in_dims, x))
-    return found.unflatten(1, (info.batch_size, -1)), 1
+    output: Tensor = _moments(*one_stack(info.batch_size, in_dims, x))
+    return output.unflatten(1, (info.batch_size, -1)), 1
 
 
-@coefficients.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[tuple[Tensor, ...], int]:
-    found = coefficients(*_one_stack(info.batch_size, in_dims, given, moments_at=0))
-    return tuple(part.unflatten(0, (info.batch_size, -1)) for part in found), 0
+@bn_affine.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], int]:
+    output = bn_affine(*_one_stack(info.batch_size, in_dims, args, moments_at=0))
+    return tuple(part.unflatten(0, (info.batch_size, -1)) for part in output), 0
 
 
-@_rectified.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Tensor, int]:
-    found: Tensor = _rectified(*_one_stack(info.batch_size, in_dims, given, moments_at=3))
-    return found.unflatten(0, (info.batch_size, -1)), 0
+@_fused_bn_relu.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+    output: Tensor = _fused_bn_relu(*_one_stack(info.batch_size, in_dims, args, moments_at=3))
+    return output.unflatten(0, (info.batch_size, -1)), 0
 
 
-def _one_stack(size: int, axes: Sequence[int | None], given: Sequence[Any], moments_at: int) -> Iterator[Any]:
-    """As `one_stack`, with moments, whose members are their second axis, and with what is no tensor."""
-    for k, (part, axis) in enumerate(zip(given, axes, strict=True)):
+def _one_stack(size: int, axes: Sequence[int | None], args: Sequence[Any], moments_at: int) -> Iterator[Any]:
+    """As `one_stack`, for arguments with moments, whose members are their second axis, and non-tensors."""
+    for k, (part, axis) in enumerate(zip(args, axes, strict=True)):
         if k == moments_at:
             whole = part[None].expand(size, *part.shape) if axis is None else part.movedim(axis, 0)
             yield whole.transpose(0, 1).flatten(1, 2).contiguous()

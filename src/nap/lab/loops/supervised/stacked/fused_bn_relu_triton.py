@@ -1,4 +1,4 @@
-"""The four passes of `rectified` over the images of all networks, (K, N, H, W, C) in memory (Triton).
+"""The four passes of `fused_bn_relu` over the images of all networks, (K, N, H, W, C) in memory (Triton).
 
 A program has some channels of one image: where it makes a sum, all positions of it, else some. With pooling
 it goes over the positions that come out, each a window of 2 × 2 that go in.
@@ -57,7 +57,7 @@ def _tile(
     P: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, POOL: tl.constexpr,
     BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Of a program that has some positions: its image, where they come out and go in, and coefficients."""
+    """Of a program that has some positions: its image, where they come out and go in, and bn_affine."""
     blocks = tl.cdiv(P, BP)
     n, c = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(1) * BC + tl.arange(0, BC)
     p = tl.program_id(0) % blocks * BP + tl.arange(0, BP)
@@ -73,7 +73,7 @@ def _both(one, other, more, again):
 
 @triton.jit
 def _moments(
-    x, found, size,
+    x, sums_out, size,
     P: tl.constexpr, C: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """Of numbers less one from the middle of the image: edges differ most, since zeros lie beyond them.
@@ -94,8 +94,8 @@ def _moments(
     one, square = tl.reduce((ones, squares), 0, _both)
     mean = one / P
     variance = square / P - mean * mean
-    tl.store(found + n * C + c, mean + some, mask=c < C)
-    tl.store(found + size + n * C + c, tl.where(variance < 0, 0.0, variance), mask=c < C)
+    tl.store(sums_out + n * C + c, mean + some, mask=c < C)
+    tl.store(sums_out + size + n * C + c, tl.where(variance < 0, 0.0, variance), mask=c < C)
 
 
 @triton.jit
@@ -116,7 +116,7 @@ def _apply(
 
 @triton.jit
 def _sum(
-    dy, x, factor, shift, found, size,
+    dy, x, factor, shift, sums_out, size,
     P: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, POOL: tl.constexpr,
     BP: tl.constexpr, BC: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
@@ -138,8 +138,8 @@ def _sum(
         ones += g
         products += g * entered
     one, product = tl.reduce((ones, products), 0, _both)
-    tl.store(found + n * C + c, one, mask=c < C)
-    tl.store(found + size + n * C + c, product, mask=c < C)
+    tl.store(sums_out + n * C + c, one, mask=c < C)
+    tl.store(sums_out + size + n * C + c, product, mask=c < C)
 
 
 @triton.jit
@@ -169,11 +169,11 @@ def _descend(
 
 def moments(x: Tensor) -> Tensor:
     """Mean and variance of each image's channels, (2, K, N, C), in float32."""
-    found, (images, positions, channels) = _found(x), _sizes(x)
+    sums_out, (images, positions, channels) = _new_sums(x), _sizes(x)
     *tile, warps = _summing(positions, channels)
     grid = (images, triton.cdiv(channels, tile[1]))
-    _moments[grid](x, found, images * channels, positions, channels, *tile, num_warps=warps)
-    return found
+    _moments[grid](x, sums_out, images * channels, positions, channels, *tile, num_warps=warps)
+    return sums_out
 
 
 def applied(x: Tensor, factor: Tensor, shift: Tensor, pool: bool) -> Tensor:
@@ -186,15 +186,15 @@ def applied(x: Tensor, factor: Tensor, shift: Tensor, pool: bool) -> Tensor:
 
 def sums(dy: Tensor, x: Tensor, factor: Tensor, shift: Tensor, pool: bool) -> Tensor:
     """Σ g and Σ g · x, (2, K, N, C), of the gradient g that reaches factor · x + shift."""
-    found, (images, positions, channels) = _found(x), _sizes(dy)
+    sums_out, (images, positions, channels) = _new_sums(x), _sizes(dy)
     _check(dy, x, factor, shift)
     *tile, warps = _summing(positions, channels)
     grid = (images, triton.cdiv(channels, tile[1]))
     _sum[grid](
-        dy, x, factor, shift, found, images * channels, positions, x.shape[3], channels, pool, *tile,
+        dy, x, factor, shift, sums_out, images * channels, positions, x.shape[3], channels, pool, *tile,
         num_warps=warps,
     )  # fmt: skip
-    return found
+    return sums_out
 
 
 def gradient(
@@ -206,21 +206,20 @@ def gradient(
     return dx
 
 
-def _map(kernel: triton.JITFunction, out: Tensor, given: Sequence[Tensor], width: int, pool: bool) -> None:
+def _map(kernel: triton.JITFunction, out: Tensor, tensors: Sequence[Tensor], width: int, pool: bool) -> None:
     """Over all positions that come out."""
-    _check(*given)
+    _check(*tensors)
     images, positions, channels = _sizes(out)
     bc = min(triton.next_power_of_2(channels), max(64, _NUMBERS // triton.next_power_of_2(positions)))
     bp = min(triton.next_power_of_2(positions), max(1, _NUMBERS // (4 if pool else 1) // bc))
     grid = (images * triton.cdiv(positions, bp), triton.cdiv(channels, bc))
-    kernel[grid](*given, positions, width, channels, pool, bp, bc)
+    kernel[grid](*tensors, positions, width, channels, pool, bp, bc)
 
 
 def _summing(positions: int, channels: int) -> tuple[int, int, int, int]:
     """Positions and channels of a tile that is summed, how many of them are read at once, and warps.
 
-    As an H200 has it best, alone and beside others: 16 numbers a thread, and of threads few, since what many
-    have summed must be brought together.
+    Best on an H200, alone and beside others: 16 numbers a thread, in few threads, whose sums must be added.
     """
     warps = 1 if positions < 256 else 4 if positions < 1024 else 8
     bc = min(triton.next_power_of_2(channels), 64 if positions <= 16 else 32)
@@ -233,10 +232,10 @@ def _sizes(x: Tensor) -> tuple[int, int, int]:
     return members * images, height * width, channels
 
 
-def _found(x: Tensor) -> Tensor:
+def _new_sums(x: Tensor) -> Tensor:
     _check(x)
     return torch.empty(2, *x.shape[:2], x.shape[4], dtype=torch.float32, device=x.device)
 
 
-def _check(*given: Tensor) -> None:
-    assert all(tensor.is_contiguous() for tensor in given)
+def _check(*tensors: Tensor) -> None:
+    assert all(tensor.is_contiguous() for tensor in tensors)

@@ -12,8 +12,8 @@ def by_position(stack: Tensor) -> Tensor:
     return stack.permute(0, 1, 3, 4, 2).contiguous()
 
 
-def laid_out(stack: Tensor) -> Tensor:
-    """The same, channels last in memory."""
+def channels_last(stack: Tensor) -> Tensor:
+    """The same stack, channels last in memory."""
     return by_position(stack).permute(0, 1, 4, 2, 3)
 
 
@@ -24,7 +24,7 @@ def like(stack: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def one_stack(size: int, axes: Sequence[int | None], *stacks: Tensor) -> Iterator[Tensor]:
-    """Stacks under `vmap`, whose axis is one of `axes` or none, with those members side by side in front."""
+    """Stacks under `vmap`, whose axis of members is moved to the front and merged with the stacks' own."""
     for stack, axis in zip(stacks, axes, strict=True):
         whole = stack.expand(size, *stack.shape) if axis is None else stack.movedim(axis, 0)
         yield whole.flatten(0, 1)

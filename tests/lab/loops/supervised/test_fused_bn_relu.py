@@ -14,9 +14,9 @@ from torch.testing import assert_close
 from gpu import CUDA, DEVICE
 from nap.lab.loops.supervised.stacked import checked_kernel
 from nap.lab.loops.supervised.stacked import fused_bn_relu as operations
-from nap.lab.loops.supervised.stacked.bn_affine import coefficients, coefficients_gradient
-from nap.lab.loops.supervised.stacked.checked_kernel import KINDS
-from nap.lab.loops.supervised.stacked.fused_bn_relu import rectified
+from nap.lab.loops.supervised.stacked.bn_affine import bn_affine, bn_affine_backward
+from nap.lab.loops.supervised.stacked.checked_kernel import DTYPES
+from nap.lab.loops.supervised.stacked.fused_bn_relu import fused_bn_relu
 from nap.lab.loops.supervised.stacked.layout import by_position
 
 pytestmark = pytest.mark.cuda
@@ -48,7 +48,7 @@ def given(size: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Ten
 def ours(kind: str, pool: bool) -> Callable[..., Tensor]:
     def one(x: Tensor, scale: Tensor, offset: Tensor, before: Tensor) -> Tensor:
         front = None if kind == "batch" else before
-        found = rectified(x, scale, offset - 1, front, centre=kind != "rms", pool=pool)
+        found = fused_bn_relu(x, scale, offset - 1, front, centre=kind != "rms", pool=pool)
         return found.images
 
     return vmap(one)
@@ -95,7 +95,7 @@ def test_all_of_it_by_kernels(kind: str, pool: bool, monkeypatch: pytest.MonkeyP
     """The operations as they call them: on parameters with gaps between members, as stacks of few have."""
     pytest.importorskip("triton", reason="needs Triton")
     monkeypatch.setattr(checked_kernel, "available", lambda device: True)
-    monkeypatch.setattr(checked_kernel, "_trusted", {})
+    monkeypatch.setattr(checked_kernel, "_passed", {})
     inputs = given(SIZES[0], torch.float32)
     spaced = [inputs[0], *(F.pad(part.detach(), (0, 3))[:, :5].requires_grad_() for part in inputs[1:])]
     weights = torch.randn(by_hand(kind, pool)(*inputs).shape, generator=torch.Generator().manual_seed(1))
@@ -104,21 +104,21 @@ def test_all_of_it_by_kernels(kind: str, pool: bool, monkeypatch: pytest.MonkeyP
         y = way(*own)
         found.append([y, *torch.autograd.grad((y * weights.to(DEVICE)).sum(), own[:count])])
     assert_close(*found, rtol=1e-4, atol=1e-4)
-    assert len(checked_kernel._trusted) == 6
-    assert all(checked_kernel._trusted.values())
+    assert len(checked_kernel._passed) == 6
+    assert all(checked_kernel._passed.values())
 
 
 def test_channels_are_followed_as_batch_norm_does() -> None:
     x, *_ = given(SIZES[0])
     norm = torch.nn.BatchNorm2d(5, momentum=1.0, device=DEVICE, dtype=torch.float64)
     norm(x[0])
-    found = rectified(x[0], norm.weight, norm.bias)
-    assert_close(found.middle, norm.running_mean)
-    assert_close(found.spread, norm.running_var)
+    found = fused_bn_relu(x[0], norm.weight, norm.bias)
+    assert_close(found.mean, norm.running_mean)
+    assert_close(found.var, norm.running_var)
 
 
 @pytest.mark.usefixtures("no_kernels")
-@pytest.mark.parametrize("dtype", [kind for kind in KINDS if CUDA or kind != torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [kind for kind in DTYPES if CUDA or kind != torch.bfloat16], ids=str)
 @WAYS
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_each_kernel_is_pytorchs(size: tuple[int, ...], pool: bool, dtype: torch.dtype) -> None:
@@ -139,7 +139,7 @@ def test_each_kernel_is_pytorchs(size: tuple[int, ...], pool: bool, dtype: torch
         "sums": (kernels.sums(*last, factor, shift, pool), operations._sums(*out, factor, shift, pool)),
         "applied": (
             kernels.applied(last[1], factor, shift, pool).permute(0, 1, 4, 2, 3),
-            operations._rectified(x, factor, shift, factor[None], factor, None, *rest, 1e-5, True, pool),
+            operations._fused_bn_relu(x, factor, shift, factor[None], factor, None, *rest, 1e-5, True, pool),
         ),
         "gradient": (
             kernels.gradient(*last, *small, pool).permute(0, 1, 4, 2, 3),
@@ -178,7 +178,7 @@ def test_coefficients_and_their_gradient_by_kernels(size: tuple[int, ...], kind:
     before, scale, offset = (1 + 0.3 * torch.randn(3, k, c, generator=generator)).to(DEVICE)
     front, centre = None if kind == "batch" else before, kind != "rms"
     given = moments, front, scale, offset, 1e-5, 1e-4, centre, 16
-    found, expected = kernels.coefficients(*given), coefficients(*given)
+    found, expected = kernels.bn_affine(*given), bn_affine(*given)
     assert_close(found, expected, rtol=1e-5, atol=1e-5)
     back = sums, moments, expected[-1], front, scale, 1e-5, centre, 16
-    assert_close(kernels.gradient(*back), coefficients_gradient(*back), rtol=1e-4, atol=1e-4)
+    assert_close(kernels.gradient(*back), bn_affine_backward(*back), rtol=1e-4, atol=1e-4)

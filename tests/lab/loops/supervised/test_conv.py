@@ -90,7 +90,7 @@ def test_other_convolutions_are_refused_and_nothing_is_changed(layer: nn.Conv2d,
 def use(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv, "_kernels", lambda: kernels)
     monkeypatch.setattr(checked_kernel, "available", lambda device: True)
-    monkeypatch.setattr(checked_kernel, "_trusted", {})
+    monkeypatch.setattr(checked_kernel, "_passed", {})
 
 
 def test_zeros_say_nothing_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_zeros_say_nothing_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     use(kernels, monkeypatch)
     x, w, _ = given(SIZES[0], torch.float32)
     assert not vmap(convolve)(torch.zeros_like(x), w).any()
-    assert not checked_kernel._trusted
+    assert not checked_kernel._passed
 
 
 def test_kernels_that_are_wrong_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

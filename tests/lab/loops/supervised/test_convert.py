@@ -13,7 +13,7 @@ from nap.lab.loops.supervised.settings import BASELINE, NAP, NORM_ONLY, VisionAr
 from nap.lab.loops.supervised.stacked.convert import (
     FRONT,
     POOL,
-    RectifiedBatchNorm2d,
+    BatchNormReLU2d,
     StackedBatchNorm2d,
     collect_statistics_,
     stackable,
@@ -46,7 +46,7 @@ def test_it_is_the_same_network(arm: VisionArm, size: int) -> None:
     x = torch.randn(6, 3, size, size, dtype=torch.float64)
     same = stackable(model)
     norms = [module for module in same.modules() if isinstance(module, nn.BatchNorm2d)]
-    assert all(isinstance(norm, RectifiedBatchNorm2d) for norm in norms)
+    assert all(isinstance(norm, BatchNormReLU2d) for norm in norms)
     assert [norm.__dict__[POOL] for norm in norms] == [False, True, True, False]
     assert [norm.__dict__[FRONT] is not None for norm in norms] == [arm.norm] * 4
     assert not any(isinstance(module, nn.ReLU | nn.MaxPool2d) for module in same.modules())
@@ -67,7 +67,7 @@ def test_what_it_does_not_know_stays() -> None:
     kinds = [type(module) for module in stackable(net).children() if isinstance(module, nn.BatchNorm2d)]
     assert kinds == [StackedBatchNorm2d] * 3
     plain = stackable(nn.Sequential(*[nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()]))
-    assert [type(module) for module in plain.children()][1:] == [RectifiedBatchNorm2d, nn.Identity]
+    assert [type(module) for module in plain.children()][1:] == [BatchNormReLU2d, nn.Identity]
 
 
 def test_hooks_and_modules_of_others_stay() -> None:

@@ -188,13 +188,13 @@ def test_gradients_in_bfloat16_are_as_near_to_the_true_ones_as_pytorch_s(arm: Vi
 def test_in_bfloat16_without_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are no quick updates, products are in bfloat16 all the same."""
     kinds: set[torch.dtype] = set()
-    plain = conv.best
+    plain = conv.checked
 
-    def best(name: str, *ways: Any) -> Any:
+    def checked(name: str, *ways: Any) -> Any:
         kinds.update(tensor.dtype for tensor in ways[-1])
         return plain(name, *ways)
 
-    monkeypatch.setattr(conv, "best", best)
+    monkeypatch.setattr(conv, "checked", checked)
     t = work(BASELINE, seeds_per_run=1).trainer
     settings = replace(TINY, momentum=0.0)
     own = CifarTrainer(t.model, None, t.images, t.labels, settings, half=True, graph=False)
