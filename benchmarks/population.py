@@ -51,7 +51,7 @@ def population(
     skeleton = skeleton_of(make, NAP, Method(), images[:2].cpu(), torch.float32).to(device)
     initial = initial_values(skeleton, make, range(members), device)
     projector = PopulationProjector(skeleton, initial)
-    recipe = Recipe(1e-4, strategy=strategy, graph=device.type == "cuda", compiled=compiled)
+    recipe = Recipe(1e-4, strategy=strategy, graph=device.type == "cuda", compile_=compiled)
     trainer = Trainer(skeleton, initial, images, recipe, projector=projector, batch_size=config.batch_size)
     trainer.labels.random_(10)
     trainer._index.random_(len(images))

@@ -59,7 +59,7 @@ ARMS = FIG1_ARMS | {n: arm for n, arm in METHOD_ARMS.items() if arm.method != "n
 
 def continual(arm: Arm, *, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> ContinualWork:
     """A run of these seeds in float64; `changes` are of the tiny settings, or options of the run."""
-    options = {key: changes.pop(key) for key in ("dtype", "strategy", "compiled") if key in changes}
+    options = {key: changes.pop(key) for key in ("dtype", "strategy", "compile_") if key in changes}
     run = ArmRun(arm, replace(TINY, **changes))
     return ContinualWork(run, DIGITS, CPU, seeds=seeds, **{"dtype": torch.float64, **options})
 

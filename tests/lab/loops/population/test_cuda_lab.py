@@ -136,7 +136,7 @@ def test_float32_weights_stay_on_their_spheres(arm: Arm) -> None:
 
 
 def test_compiled_losses_train_alike() -> None:
-    plain, compiled = (run(NAP, "cuda", dtype=torch.float64, compiled=c) for c in (False, True))
+    plain, compiled = (run(NAP, "cuda", dtype=torch.float64, compile_=c) for c in (False, True))
     for work in (plain, compiled):
         for _ in range(3):
             work.step()
@@ -147,9 +147,9 @@ def test_compiled_losses_train_alike() -> None:
 def test_networks_of_other_shapes_compile_in_the_same_process() -> None:
     for channels, width in ((4, 6), 24), ((6, 8), 32), ((6, 8), 16):
         settings = replace(TINY, network="cnn", channels=channels, width=width)
-        work = run(NAP, "cuda", settings, dtype=torch.float64, strategy="batched", compiled=True)
+        work = run(NAP, "cuda", settings, dtype=torch.float64, strategy="batched", compile_=True)
         work.step()
-        assert work.trainer.recipe.compiled
+        assert work.trainer.recipe.compile_
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -59,9 +59,9 @@ def test_networks_of_other_shapes_compile_in_the_same_process(monkeypatch: pytes
     """Traced here as for a GPU, where alone it is used; what makes machine code of it is left out."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     for channels in (4, 6), (6, 8):
-        work = continual(NAP, network="cnn", channels=channels, strategy="batched", compiled=True)
+        work = continual(NAP, network="cnn", channels=channels, strategy="batched", compile_=True)
         work.step()
-        assert work.trainer.recipe.compiled
+        assert work.trainer.recipe.compile_
 
 
 def test_methods_see_the_step_s_own_batch() -> None:

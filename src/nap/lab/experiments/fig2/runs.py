@@ -11,8 +11,8 @@ from nap.lab.datasets.images import Images, load
 from nap.lab.datasets.streams import batches
 from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.fig2 import MODES, Fig2Config
+from nap.lab.experiments.fig2.coupling import Coupling
 from nap.lab.loops.population.continual_run import best_strategy, network_factory, skeleton_of
-from nap.lab.loops.population.coupling import Coupling
 from nap.lab.loops.population.settings import LAYER_NORM, continual
 from nap.lab.loops.population.stacking import initial_values
 from nap.lab.loops.population.trainer import Recipe, Trainer

@@ -29,7 +29,7 @@ class RevivalRun(ContinualWork):
             "dead_units": now.double().mean(1),
             "revived": (before & ~now).sum(1) / before.sum(1).clamp(min=1),
             "died": (~before & now).double().mean(1),
-            "accuracy": self._tallies[-1].accuracy,
+            "accuracy": self._epochs[-1].accuracy,
         }
         lists = {name: value.tolist() for name, value in numbers.items()}
         steps = self.trainer.steps_per_epoch

@@ -1,8 +1,7 @@
-"""How processes share a network and its batches: a single process, a replica on each, or a shard on each.
+"""How processes share a network and its batches: one process alone, DDP or FSDP.
 
-The numbers are those of one process, but for the order of sums: a batch is the same set of examples, of
-which each process takes an equal share, and losses, norms and states are those of the whole. Only a
-BatchNorm's statistics are of a process's own share, as is usual.
+Results are those of one process, but for the order of sums: each process takes an equal share of the same
+batch, and losses, norms and states are those of the whole. Only BatchNorm's statistics are of each share.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from nap.lab.runner.distributed import ProcessGroup
 
 
 class Single:
-    """One process has the whole network and every batch."""
+    """One process with the whole network; the interface of the others."""
 
     rank, world_size = 0, 1
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Row = dict[str, Any]
-CHUNK = 10  # updates between two looks at signals; torchrun grants 30 seconds to the last ones and the save
+CHUNK = 10  # updates between two checks for signals; torchrun grants 30 seconds to these and the save
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from nap.lab.models.nets import cnn, mlp
 from nap.methods import L2, L2Init, Langevin, LeakyReLU, Method, ReDo, ShrinkAndPerturb
 
 Row = dict[str, Any]
-_START, _EPOCH, _CHANGE = range(3)  # what random numbers are for: none is used twice
-WORTH_COMPILING = 200_000  # steps after which half a minute of torch.compile is earned back
+_START, _EPOCH, _CHANGE = range(3)  # purposes of random numbers: none is used twice
+WORTH_COMPILING = 200_000  # updates from which half a minute of torch.compile pays
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ContinualWork:
         seeds: Sequence[int] | None = None,
         dtype: torch.dtype = torch.float32,
         graph: bool | None = None,
-        compiled: bool | None = None,
+        compile_: bool | None = None,
         strategy: Strategy | None = None,
     ):
         settings, self.arm, self.tags = run.settings, run.arm, dict(run.tags)
@@ -85,7 +85,7 @@ class ContinualWork:
             self.arm.optimizer,
             chosen,
             graph=on_cuda if graph is None else graph,
-            compiled=pays if compiled is None else compiled,
+            compile_=pays if compile_ is None else compile_,
         )
         self.trainer = Trainer(
             skeleton,
@@ -101,7 +101,7 @@ class ContinualWork:
         self.total = settings.tasks * settings.epochs
         self.steps_per_unit = self.trainer.steps_per_epoch * len(self.seeds)
         self.done = 0
-        self._tallies: list[EpochMeans] = []
+        self._epochs: list[EpochMeans] = []
         self._start: dict[str, Tensor] = {}
 
     @property
@@ -113,15 +113,15 @@ class ContinualWork:
         task, epoch = self.task, self.done % self.settings.epochs
         rows: list[Row] = []
         if epoch == 0:
-            self._show(task)
+            self._load_task_(task)
             rows = self._initial_rows() if task == 1 else []
             self._change_task_(task)
         for seed, generator in zip(self.seeds, self.trainer.generators, strict=True):
-            generator.manual_seed(_number(_EPOCH, seed, task, epoch))
+            generator.manual_seed(_seed(_EPOCH, seed, task, epoch))
         size = self.settings.batch_size
         index = batches(self.seeds, task, epoch, count=len(self.data), batch_size=size)
-        tally = self.trainer.train_epoch(index, steps_before=self.done * self.trainer.steps_per_epoch)
-        self._tallies.append(tally)
+        means = self.trainer.train_epoch(index, steps_before=self.done * self.trainer.steps_per_epoch)
+        self._epochs.append(means)
         self.done += 1
         return rows + (self._rows(task) if epoch + 1 == self.settings.epochs else [])
 
@@ -129,28 +129,28 @@ class ContinualWork:
         return {
             "done": self.done,
             "learner": self.trainer.state_dict(),
-            "tallies": [{name: value.clone() for name, value in vars(t).items()} for t in self._tallies],
+            "tallies": [{name: value.clone() for name, value in vars(e).items()} for e in self._epochs],
             "start": dict(self._start),
             "radii": dict(self.projector.radii) if self.projector else {},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.trainer.load_state_dict(state["learner"])
-        self._tallies = [EpochMeans(**tally) for tally in state["tallies"]]
+        self._epochs = [EpochMeans(**means) for means in state["tallies"]]
         self._start = state["start"]
         for name, radius in state["radii"].items():
             assert self.projector is not None
             self.projector.radii[name].copy_(radius)
         self.done = state["done"]
         if self.done < self.total:
-            self._show(self.task)
+            self._load_task_(self.task)
 
     def _initial(self, skeleton: nn.Module, task: int, device: torch.device) -> dict[str, Tensor]:
-        seeds = [_number(_START, seed, task if self.arm.fresh else 1) for seed in self.seeds]
+        seeds = [_seed(_START, seed, task if self.arm.fresh else 1) for seed in self.seeds]
         return initial_values(skeleton, self.make, seeds, device)
 
-    def _show(self, task: int) -> None:
-        """Lays the task's labels, or order of pixels, before the trainer."""
+    def _load_task_(self, task: int) -> None:
+        """Load the task's labels, or its order of pixels, into the trainer."""
         self.trainer.labels.copy_(self.stream.labels(self.seeds, task, self.data))
         order = self.stream.pixel_order(self.seeds, task, self.data)
         if self.trainer.pixel_order is not None and order is not None:
@@ -158,10 +158,10 @@ class ContinualWork:
 
     def _change_task_(self, task: int) -> None:
         trainer = self.trainer
-        self._tallies = []
+        self._epochs = []
         if task > 1:
             for seed, generator in zip(self.seeds, trainer.generators, strict=True):
-                generator.manual_seed(_number(_CHANGE, seed, task))
+                generator.manual_seed(_seed(_CHANGE, seed, task))
             trainer.method.at_task_change_(trainer.training)
             if self.projector is not None:
                 self.projector.project_(trainer.parameters)
@@ -182,13 +182,12 @@ class ContinualWork:
         return self._labelled(0, self._diagnostics())
 
     def _rows(self, task: int) -> list[Row]:
-        learnt = {
-            "accuracy": torch.stack([t.accuracy for t in self._tallies]).mean(0),
-            "final_accuracy": self._tallies[-1].accuracy,
-            "loss": torch.stack([t.loss for t in self._tallies]).mean(0),
-            "gradient_norm": torch.stack([t.gradient_norm for t in self._tallies]).mean(0),
-        }
-        return self._labelled(task, learnt | self._start | self._diagnostics())
+        def mean(name: str) -> Tensor:
+            return torch.stack([getattr(epoch, name) for epoch in self._epochs]).mean(0)
+
+        means = {"accuracy": mean("accuracy"), "final_accuracy": self._epochs[-1].accuracy}
+        means |= {"loss": mean("loss"), "gradient_norm": mean("gradient_norm")}
+        return self._labelled(task, means | self._start | self._diagnostics())
 
     def _diagnostics(self) -> dict[str, Tensor]:
         trainer, x = self.trainer, self.trainer.inputs(self.probe)
@@ -236,8 +235,8 @@ def best_strategy(network: str, device: torch.device, numbers: int, members: int
     return "batched" if network == "mlp" and (device.type == "cuda" or small) else "loop"
 
 
-def _number(*key: int) -> int:
-    """A seed for torch from several numbers."""
+def _seed(*key: int) -> int:
+    """A seed for torch that is a function of these numbers."""
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
 
 

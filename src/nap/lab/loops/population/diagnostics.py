@@ -1,4 +1,4 @@
-"""What is measured of a population between epochs, each number once for every member."""
+"""Diagnostics of a population between epochs, one number for every member."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ Numbers = dict[str, Tensor]  # (K,) each
 
 def activations(body: nn.Module, parameters: Stacked, x: Tensor) -> list[Tensor]:
     """The outputs of a sequential body's nonlinearities, in order; the last are the features."""
-    found = []
+    outputs = []
     for name, module in body.named_children():
-        own = {key.partition(".")[2]: p for key, p in parameters.items() if key.partition(".")[0] == name}
-        x = functional_call(module, own, (x,))
+        parameters_of = {
+            key.partition(".")[2]: p for key, p in parameters.items() if key.partition(".")[0] == name
+        }
+        x = functional_call(module, parameters_of, (x,))
         if isinstance(module, diagnostics.ACTIVATIONS):
-            found.append(x)
-    return found
+            outputs.append(x)
+    return outputs
 
 
 def of_body(parameters: Stacked) -> Stacked:

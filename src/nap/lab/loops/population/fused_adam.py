@@ -51,8 +51,8 @@ def _adam(
     tl.store(w + at, new, mask=inside & update)
     tl.store(mean + at, m, mask=inside & update)
     tl.store(square + at, v, mask=inside & update)
-    kept = tl.where(update, new, old)
-    tl.store(sums + member * width + column + block, tl.sum(tl.where(inside, kept * kept, 0.0)))
+    now = tl.where(update, new, old)
+    tl.store(sums + member * width + column + block, tl.sum(tl.where(inside, now * now, 0.0)))
 
 
 @triton.jit
@@ -134,8 +134,8 @@ class FusedAdam:
 def _size(stack: Tensor) -> int:
     """Numbers in one member, which lie side by side, as the members do."""
     size = stack[0].numel()
-    spread = sum((length - 1) * step for length, step in _steps(stack))
-    assert spread == stack.numel() - 1, (stack.shape, stack.stride())
+    last = sum((length - 1) * step for length, step in _steps(stack))
+    assert last == stack.numel() - 1, (stack.shape, stack.stride())
     return size
 
 

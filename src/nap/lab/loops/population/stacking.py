@@ -42,8 +42,8 @@ def initial_values(
     """
     fresh = [dict(build(make, seed).named_parameters()) for seed in seeds]
     stacks = {
-        name: torch.stack([dict_.get(name, own).detach().to(own) for dict_ in fresh])
-        for name, own in skeleton.named_parameters()
+        name: torch.stack([values.get(name, p).detach().to(p) for values in fresh])
+        for name, p in skeleton.named_parameters()
     }
     return {name: stack.to(device) for name, stack in stacks.items()}
 
@@ -62,9 +62,9 @@ def forward(model: nn.Module, strategy: Strategy) -> Callable[[Mapping[str, Tens
         members = zip(*(p.unbind() for p in parameters.values()), strict=True)
         outputs = []
         with side_by_side(x.device, len(x)) as stream_of:
-            for k, own in enumerate(members):
+            for k, values in enumerate(members):
                 with stream_of(k):
-                    outputs.append(one(dict(zip(parameters, own, strict=True)), x[k]))
+                    outputs.append(one(dict(zip(parameters, values, strict=True)), x[k]))
         return torch.stack(outputs)
 
     return each
@@ -72,7 +72,7 @@ def forward(model: nn.Module, strategy: Strategy) -> Callable[[Mapping[str, Tens
 
 @contextmanager
 def side_by_side(device: torch.device, count: int) -> Iterator[Callable[[int], AbstractContextManager[Any]]]:
-    """On CUDA a stream for each of `count` pieces of work, which may then overlap; else nothing."""
+    """On CUDA a stream for each of `count` members, so that their work may overlap; else nothing."""
     if device.type != "cuda" or count == 1:
         yield lambda k: nullcontext()
         return

@@ -29,33 +29,33 @@ class Recipe:
     optimizer: Literal["Adam", "SGD"] = "Adam"
     strategy: Strategy = "batched"
     graph: bool = False  # the whole step as one CUDA graph
-    compiled: bool = False  # the losses through torch.compile: a sixth faster, after half a minute
+    compile_: bool = False  # the losses through torch.compile: a sixth faster, after half a minute
 
 
 @dataclass(frozen=True)
 class EpochMeans:
-    """Means over the steps of one or more epochs, one number a member; accuracy before each update."""
+    """Means over the updates of an epoch, one number a member; accuracy is that before each update."""
 
     accuracy: Tensor
     loss: Tensor
     gradient_norm: Tensor
 
 
-class Projects(Protocol):
-    """What keeps weights on their spheres."""
+class StackedProjector(Protocol):
+    """Projects stacked parameters."""
 
     def project_(self, parameters: Stacked) -> None:
-        """What is to be done after each step."""
+        """Project weights, scales and offsets, after each step."""
 
     def project_weights_(self, parameters: Stacked) -> None:
-        """The part of it that puts weights back onto their spheres."""
+        """Project the weights alone."""
 
 
 class Trainer:
-    """Stacked networks with their optimizer, method and projection, and the data they learn from.
+    """Stacked networks, their optimizer, method and projector, and the data that they learn from.
 
-    Members never see each other: each has its own labels, batches and random numbers, so a population
-    of K computes what K single runs compute.
+    Each member has its own labels, batches and random numbers, so a population of K computes what K single
+    runs compute.
 
     Args:
         skeleton: the architecture; its own parameters are not used.
@@ -74,7 +74,7 @@ class Trainer:
         recipe: Recipe,
         *,
         method: Method | None = None,
-        projector: Projects | None = None,
+        projector: StackedProjector | None = None,
         batch_size: int = 128,
         permutes_pixels: bool = False,
     ):
@@ -84,8 +84,8 @@ class Trainer:
         self.members = len(next(iter(initial.values())))
         device = images.device
         self.forward = forward(skeleton, recipe.strategy)
-        self._losses = compile_static(self.losses) if recipe.compiled else self.losses
-        self.parameters = self._laid_out(initial, self.images[:batch_size])
+        self._losses = compile_static(self.losses) if recipe.compile_ else self.losses
+        self.parameters = self._in_layout_of_gradients(initial, self.images[:batch_size])
         self.generators = [Generator(device) for _ in range(self.members)]
         self.optimizer = _optimizer(recipe, list(self.parameters.values()), device)
         self.training = Training(
@@ -110,7 +110,7 @@ class Trainer:
         self._sums = torch.zeros(3, self.members, dtype=images.dtype, device=device)
         self._guard = NonFiniteGuard(self.members, device)
         self.optimizer.found_inf = self._guard.broken  # type: ignore[attr-defined]
-        self._move_: Callable[[Tensor], None] = self._step_and_project_
+        self._apply_update_: Callable[[Tensor], None] = self._step_and_project_
         self._norms: Callable[[Sequence[Tensor]], Tensor] = member_norms
         self._step = self._prepared_step()
 
@@ -139,7 +139,7 @@ class Trainer:
             if self.method.host_side:
                 self.method.after_step_(self.training, self.inputs(self._index[:, step]))
         if self._guard.broken.item():
-            self._refuse(steps_before)
+            self._raise_not_finite(steps_before)
         if self.method.host_side and self.projector is not None:
             self.projector.project_weights_(self.parameters)  # it may have moved them in the last step
         means = (self._sums / self._steps).double().cpu()
@@ -180,14 +180,14 @@ class Trainer:
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
         with torch.no_grad():
             norms = self._norms(gradients)
-            right = (logits.argmax(2) == y).to(losses.dtype).mean(1)
-            self._sums += torch.stack([right, losses, norms])
+            accuracy = (logits.argmax(2) == y).to(losses.dtype).mean(1)
+            self._sums += torch.stack([accuracy, losses, norms])
             self._guard.note_(losses, norms, self._position)
         if not self.recipe.graph and self._guard.broken.item():
             return  # in a graph the optimizer skips the update, here all that follows does not happen
         self.method.before_step_(self.training)
-        self._move_(x)
-        self._position.add_(1).remainder_(self._steps)  # the recording's trial steps stay inside, too
+        self._apply_update_(x)
+        self._position.add_(1).remainder_(self._steps)  # a capture makes trial steps
 
     def _step_and_project_(self, x: Tensor) -> None:
         self.optimizer.step()
@@ -197,7 +197,7 @@ class Trainer:
             self.projector.project_(self.parameters)
 
     def _use_kernels(self) -> None:
-        """The same in fewer passes over memory, where there are kernels for it."""
+        """Use our kernels for norms, Adam and projection, where there are any for this case."""
         some = next(iter(self.parameters.values()))
         if not some.is_cuda or some.dtype != torch.float32:
             return
@@ -211,16 +211,16 @@ class Trainer:
         if projector is not None and not isinstance(projector, PopulationProjector):
             return
         radii = {} if projector is None else projector.radii
-        step_on_spheres = fused_adam.FusedAdam(self.optimizer, self.parameters, radii, self._guard.broken)
+        step_and_project = fused_adam.FusedAdam(self.optimizer, self.parameters, radii, self._guard.broken)
 
-        def move_(x: Tensor) -> None:
-            step_on_spheres()
+        def apply_update_(x: Tensor) -> None:
+            step_and_project()
             if projector is not None:
                 projector.project_affine_(self.parameters)
 
-        self._move_ = move_
+        self._apply_update_ = apply_update_
 
-    def _laid_out(self, initial: Stacked, images: Tensor) -> Stacked:
+    def _in_layout_of_gradients(self, initial: Stacked, images: Tensor) -> Stacked:
         """The parameters, in memory as their gradients arrive: transposed, for a batched product.
 
         Else each backward pass would copy every gradient into the parameter's layout, a fifth of a step.
@@ -250,13 +250,13 @@ class Trainer:
         self._guard.reset_()
         return step
 
-    def _refuse(self, steps_before: int) -> None:
+    def _raise_not_finite(self, steps_before: int) -> None:
         member, step = self._guard.first()
         index = self._index[:, step]
         losses, _ = self.losses(self.parameters, self.inputs(index), self.labels.gather(1, index))
         gradients = torch.autograd.grad(losses.sum(), list(self.parameters.values()))
-        own = {name: g[member] for name, g in zip(self.parameters, gradients, strict=True)}
-        where = culprit(losses[member], own)
+        of_member = {name: g[member] for name, g in zip(self.parameters, gradients, strict=True)}
+        where = culprit(losses[member], of_member)
         raise NotFinite(
             f"{where} of member {member} is not finite at step {steps_before + step + 1}; the update was not "
             "made. Lower --learning-rate, or leave this arm out"
