@@ -66,15 +66,15 @@ def microseconds(work: Callable[[int], Any]) -> float:
 
 def replayed(graph: torch.cuda.CUDAGraph) -> float:
     """Microseconds of a replay."""
-    found = []
+    times = []
     for _ in range(7):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        found.append(1e3 * start.elapsed_time(end))
-    return statistics.median(found)
+        times.append(1e3 * start.elapsed_time(end))
+    return statistics.median(times)
 
 
 def beside(work: Callable[[int], Any]) -> float:
@@ -99,8 +99,10 @@ def cudnn(product: str, x: Tensor, w: Tensor, dy: Tensor, groups: int = 1) -> Te
     if product == "forward":
         return F.conv2d(x, w, padding=1, groups=groups)
     one, wanted = [1, 1], [product == "images", product == "kernels", False]
-    found = torch.ops.aten.convolution_backward(dy, x, w, None, one, one, one, False, [0, 0], groups, wanted)
-    gradient: Tensor = found[wanted.index(True)]
+    gradients = torch.ops.aten.convolution_backward(
+        dy, x, w, None, one, one, one, False, [0, 0], groups, wanted
+    )
+    gradient: Tensor = gradients[wanted.index(True)]
     return gradient
 
 
@@ -108,8 +110,8 @@ def check(layer: Layer, product: str) -> None:
     """Ours is the same, or there is nothing to time."""
     ours = layer.ours(product)(0).permute(0, 1, 4, 2, 3).float()
     theirs = torch.stack(layer.one_by_one(product)(0)).float()
-    apart = ((ours - theirs).norm() / theirs.norm()).item()
-    assert apart < 1e-2, f"{product} of {layer.channels}→{layer.outputs} differs by {apart:.1g} from cuDNN's"
+    error = ((ours - theirs).norm() / theirs.norm()).item()
+    assert error < 1e-2, f"{product} of {layer.channels}→{layer.outputs} differs by {error:.1g} from cuDNN's"
 
 
 class Layer:

@@ -53,7 +53,7 @@ def side_by_side(
             wait()
             if turn >= 3:
                 times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(measured) for name, measured in times.items()}
 
 
 def main() -> None:
@@ -87,9 +87,9 @@ def main() -> None:
     for mode in ("eager",) if args.no_compile else ("eager", "compiled"):
         chosen = {n: torch.compile(m, fullgraph=True) if mode == "compiled" else m for n, m in nets.items()}
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            found = side_by_side({n: step(m, x) for n, m in chosen.items()}, args.repeats, wait)
-        for name, ms in found.items():
-            print(f"{name:22}  {mode:8}  {ms:9.3f}  {ms / found['nn.LayerNorm by hand']:9.2f}")
+            measured = side_by_side({n: step(m, x) for n, m in chosen.items()}, args.repeats, wait)
+        for name, ms in measured.items():
+            print(f"{name:22}  {mode:8}  {ms:9.3f}  {ms / measured['nn.LayerNorm by hand']:9.2f}")
 
 
 if __name__ == "__main__":

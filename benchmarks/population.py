@@ -135,14 +135,14 @@ def main() -> None:
         for strategy in options.strategies:
             for members in options.members:
                 step, size = population(NETS[net], members, strategy, device, options.compiled)
-                taken = seconds(step, device)
-                rate, floor = members / taken, PASSES * size / speed
+                elapsed = seconds(step, device)
+                rate, floor = members / elapsed, PASSES * size / speed
                 print(
-                    f"{net:22} {strategy:8} {members:4} {taken * 1e3:8.3f} {rate:14.0f} "
-                    f"{rate * alone:9.2f} {taken / floor:8.2f}",
+                    f"{net:22} {strategy:8} {members:4} {elapsed * 1e3:8.3f} {rate:14.0f} "
+                    f"{rate * alone:9.2f} {elapsed / floor:8.2f}",
                     flush=True,
                 )
-                rows.append({"net": net, "how": strategy, "members": members, "seconds": taken})
+                rows.append({"net": net, "how": strategy, "members": members, "seconds": elapsed})
                 del step
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")

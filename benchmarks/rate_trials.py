@@ -64,12 +64,12 @@ def compare(
     lines = [f"{'arm':28}  {'rate':>7}  {'loss':>7}  {'sd':>6}  each seed"]
     for arm in arms:
         rate = trials.best_rate(arm, rates, tuning_seeds)
-        found = trials.losses(arm, rate, range(seeds))
-        means[arm] = statistics.mean(found)
-        spread = statistics.stdev(found) if len(found) > 1 and math.isfinite(means[arm]) else 0.0
+        losses = trials.losses(arm, rate, range(seeds))
+        means[arm] = statistics.mean(losses)
+        std = statistics.stdev(losses) if len(losses) > 1 and math.isfinite(means[arm]) else 0.0
         edge = " at the edge of the grid" if len(rates) > 1 and rate in (min(rates), max(rates)) else ""
-        each = " ".join(f"{loss:.3f}" for loss in found)
-        lines.append(f"{arm:28}  {rate:7.2g}  {means[arm]:7.3f}  {spread:6.3f}  {each}{edge}")
+        each = " ".join(f"{loss:.3f}" for loss in losses)
+        lines.append(f"{arm:28}  {rate:7.2g}  {means[arm]:7.3f}  {std:6.3f}  {each}{edge}")
     print("\n".join(lines))
     return means
 

@@ -24,27 +24,27 @@ def plain(y: Tensor, unit: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
 
 
 def ours(y: Tensor, unit: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
-    found: Tensor = torch.ops.nap.norm_relu(y, unit, scale, offset, 1e-5, True)[0]
-    return found
+    result: Tensor = torch.ops.nap.norm_relu(y, unit, scale, offset, 1e-5, True)[0]
+    return result
 
 
 def relu(y: Tensor, *rest: Any) -> Tensor:
     return y.relu()
 
 
-def both(function: Callable[..., Tensor], given: tuple[Tensor, ...], dh: Tensor) -> tuple[float, float]:
+def both(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], dh: Tensor) -> tuple[float, float]:
     """Milliseconds forward and backward."""
     from triton.testing import do_bench
 
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True)
-    wanted = [one for one in given if one.requires_grad]
-    h = compiled(*given)
+    wanted = [one for one in inputs if one.requires_grad]
+    h = compiled(*inputs)
 
     def back() -> Any:
         return torch.autograd.grad(h, wanted, dh, retain_graph=True, allow_unused=True)
 
-    return do_bench(lambda: compiled(*given)), do_bench(back)
+    return do_bench(lambda: compiled(*inputs)), do_bench(back)
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def main() -> None:
     dtype = getattr(torch, args.dtype)
     y = torch.randn(args.rows, args.width, device="cuda", dtype=dtype, requires_grad=True)
     scale, offset = (torch.randn(args.width, device="cuda", requires_grad=True) for _ in range(2))
-    given = (y, torch.tensor(0.7, device="cuda"), scale, offset)
+    inputs = (y, torch.tensor(0.7, device="cuda"), scale, offset)
     dh, target = torch.randn_like(y), torch.empty_like(y)
     copied = do_bench(lambda: target.copy_(dh))
 
@@ -75,13 +75,13 @@ def main() -> None:
     print(f"{args.rows} rows of {args.width}, {args.dtype}, {machine}")
     print(f"{'':34}{'forward':>10}{'backward':>10}")
 
-    def show(name: str, found: tuple[float, float]) -> None:
-        print(f"{name:34}{found[0]:10.3f}{found[1]:10.3f}", flush=True)
+    def show(name: str, result: tuple[float, float]) -> None:
+        print(f"{name:34}{result[0]:10.3f}{result[1]:10.3f}", flush=True)
 
     show("floor, from a copy", (copied, 1.5 * copied))
-    show("ReLU alone, compiled", both(relu, given, dh))
-    show("norm and ReLU, compiled", both(plain, given, dh))
-    show("norm and ReLU, ours", both(ours, given, dh))
+    show("ReLU alone, compiled", both(relu, inputs, dh))
+    show("norm and ReLU, compiled", both(plain, inputs, dh))
+    show("norm and ReLU, ours", both(ours, inputs, dh))
     if not args.search:
         return
     for numbers in (12, 24, 48):
@@ -90,7 +90,7 @@ def main() -> None:
             rows._stages = lambda y, stages=stages: stages  # type: ignore[misc]
             tile = rows.Tile.of(args.width, numbers)
             try:
-                show(f"  {tile.warps} warps, {stages} stages backward", both(ours, given, dh))
+                show(f"  {tile.warps} warps, {stages} stages backward", both(ours, inputs, dh))
             except Exception as error:
                 print(f"  {tile.warps} warps, {stages} stages: {type(error).__name__}")
 

@@ -190,14 +190,14 @@ def first_rate(arm: str) -> float:
 def best_rate(trials: Trials, arm: str, tuning_seeds: int) -> tuple[float, dict[float, float]]:
     """The best of first·2ᵏ on tuning seeds, with worse rates on both sides."""
     seeds = range(100, 100 + tuning_seeds)
-    start, found = first_rate(arm), dict[int, float]()
+    start, means = first_rate(arm), dict[int, float]()
     wanted = {-1, 0, 1}
     while wanted:
         for power in sorted(wanted):
-            found[power] = statistics.fmean(trials.losses(arm, start * 2.0**power, seeds))
-        best = min(found, key=lambda power: found[power])
-        wanted = {best - 1, best + 1} - set(found)
-    return start * 2.0**best, {start * 2.0**power: found[power] for power in sorted(found)}
+            means[power] = statistics.fmean(trials.losses(arm, start * 2.0**power, seeds))
+        best = min(means, key=lambda power: means[power])
+        wanted = {best - 1, best + 1} - set(means)
+    return start * 2.0**best, {start * 2.0**power: means[power] for power in sorted(means)}
 
 
 def main() -> None:
@@ -220,9 +220,9 @@ def main() -> None:
         for arm in options.arms:
             rate, tried = best_rate(trials, arm, options.tuning_seeds)
             losses = trials.losses(arm, rate, range(options.seeds))
-            spread = statistics.stdev(losses) if len(losses) > 1 else 0.0
+            std = statistics.stdev(losses) if len(losses) > 1 else 0.0
             shown = "  ".join(f"{one:.3g}: {loss:.3f}" for one, loss in tried.items())
-            lines.append(f"{task:7} {arm:19} at {rate:7.3g}  {statistics.fmean(losses):.4f} ± {spread:.4f}")
+            lines.append(f"{task:7} {arm:19} at {rate:7.3g}  {statistics.fmean(losses):.4f} ± {std:.4f}")
             lines[-1] += f"   tuning: {shown}"
             print(lines[-1], flush=True)
     print("\n".join(lines))

@@ -136,8 +136,8 @@ def main() -> None:
     where = torch.cuda.get_device_name() if torch.device(options.device).type == "cuda" else "cpu"
     print(f"{where}, torch {torch.__version__}, {options.seeds_per_run} {options.net}, batch {options.batch}")
     first, rows = statistics.median(times[options.arms[0]]), []
-    for name, found in times.items():
-        step = statistics.median(found)
+    for name, measured in times.items():
+        step = statistics.median(measured)
         rate = options.seeds_per_run / step
         row = {
             "arm": name,

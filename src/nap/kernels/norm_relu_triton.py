@@ -127,8 +127,8 @@ def _norm_relu_backward(
         product = product[:, None] / W * slope
         for k in tl.static_range(CHUNKS):
             c = k * BLOCK + tl.arange(0, BLOCK)[None, :]
-            found = gs[k] * slope - one - xs[k] * product
-            tl.store(dy + row * W + c, found.to(dy.dtype.element_ty), mask=(row < M) & (c < W))
+            gradient = gs[k] * slope - one - xs[k] * product
+            tl.store(dy + row * W + c, gradient.to(dy.dtype.element_ty), mask=(row < M) & (c < W))
     for k in tl.static_range(CHUNKS):
         c = k * BLOCK + tl.arange(0, BLOCK)[None, :]
         at = tl.program_id(0) * W + c
@@ -191,7 +191,7 @@ def norm_relu(
     h, stats = torch.empty_like(y), _wide_empty(y, 2, rows)
     wrap_triton(_norm_relu_forward)[(triton.cdiv(rows, tile.rows),)](
         y, _or(unit, y), _or(scale, y), _or(offset, y), h, stats, rows,
-        EPS=eps, CENTRE=centre, **_given(unit, scale, offset), WIDE=_wide(y), W=width, **tile.blocks,
+        EPS=eps, CENTRE=centre, **_flags(unit, scale, offset), WIDE=_wide(y), W=width, **tile.blocks,
     )  # fmt: skip
     return h, stats
 
@@ -212,13 +212,13 @@ def norm_relu_backward(
     width = y.shape[-1]
     tile = Tile.of(width, BACKWARD_NUMBERS)
     programs = _processors(y.device) * tile.on_a_processor
-    given = _given(unit, scale, offset)
+    flags = _flags(unit, scale, offset)
     dy, sums = torch.empty_like(dh), _wide_empty(dh, 2, programs, width)  # like y, compilers merge it with h
-    if not (given["SCALE"] and given["OFFSET"]):
+    if not (flags["SCALE"] and flags["OFFSET"]):
         sums.zero_()
     wrap_triton(_norm_relu_backward)[(programs,)](
         dh, y, _or(unit, y), _or(scale, y), _or(offset, y), stats, dy, sums, y.numel() // width,
-        CENTRE=centre, **given, WIDE=_wide(y), W=width, STAGES=_stages(y), **tile.blocks,
+        CENTRE=centre, **flags, WIDE=_wide(y), W=width, STAGES=_stages(y), **tile.blocks,
     )  # fmt: skip
     return dy, sums.sum(1)
 
@@ -243,8 +243,8 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _gradients(ctx: Any, dh: Tensor, _: Any) -> tuple[Tensor | None, ...]:
     scale, offset = ctx.saved_tensors[2:4]
     dy, (dscale, doffset) = torch.ops.nap.norm_relu_backward(dh, *ctx.saved_tensors, ctx.centre)
-    found = (dy, None, _like(dscale, scale), _like(doffset, offset), None, None)
-    return tuple(one if need else None for one, need in zip(found, ctx.needs_input_grad, strict=True))
+    gradients = (dy, None, _like(dscale, scale), _like(doffset, offset), None, None)
+    return tuple(one if need else None for one, need in zip(gradients, ctx.needs_input_grad, strict=True))
 
 
 norm_relu.register_autograd(_gradients, setup_context=_keep)
@@ -254,18 +254,18 @@ def _like(gradient: Tensor, parameter: Tensor | None) -> Tensor | None:
     return None if parameter is None else gradient.to(parameter.dtype)
 
 
-def _given(unit: Tensor | None, scale: Tensor | None, offset: Tensor | None) -> dict[str, bool]:
+def _flags(unit: Tensor | None, scale: Tensor | None, offset: Tensor | None) -> dict[str, bool]:
     return {"UNIT": unit is not None, "SCALE": scale is not None, "OFFSET": offset is not None}
 
 
-def _or(given: Tensor | None, other: Tensor) -> Tensor:
+def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
     """A kernel's argument must be there, even one that it will not look at."""
-    return other if given is None else given
+    return other if tensor is None else tensor
 
 
-def _in_one_piece(given: Tensor | None) -> Tensor | None:
+def _in_one_piece(tensor: Tensor | None) -> Tensor | None:
     """As a vector, even a lone number: the compiler may hand one over by value."""
-    return None if given is None else given.reshape(-1).contiguous()
+    return None if tensor is None else tensor.reshape(-1).contiguous()
 
 
 def _wide(y: Tensor) -> Any:

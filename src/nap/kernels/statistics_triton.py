@@ -40,10 +40,10 @@ def _moments(
         mask = seen[:, None] & (c < C)[None, :]
         value = tl.load(x + n * xn + p[:, None] * xp + c[None, :] * xc, mask=mask, other=0.0).to(WIDE)
         some = tl.sum(seen.to(WIDE), 0)
-        middle = tl.sum(value, 0) / some
-        apart = tl.where(mask, value - middle[None, :], 0.0)
-        step, total = middle - mean, count + some
-        square += tl.sum(apart * apart, 0) + step * step * (count * some / total)
+        block_mean = tl.sum(value, 0) / some
+        centred = tl.where(mask, value - block_mean[None, :], 0.0)
+        step, total = block_mean - mean, count + some
+        square += tl.sum(centred * centred, 0) + step * step * (count * some / total)
         mean += step * (some / total)
         count = total
     at = (n * tl.num_programs(2) + part) * C + c
@@ -115,8 +115,8 @@ def _gradient(
         d = tl.where(value * a[None, :] + b[None, :] > 0, d, 0.0)
     u = tl.load(level + row, mask=inside, other=0.0)
     v = tl.load(slope + row, mask=inside, other=0.0)
-    found = a[None, :] * d + u[None, :] + v[None, :] * (value - m[None, :])
-    tl.store(dx + at, found.to(dx.dtype.element_ty), mask=mask)
+    gradient = a[None, :] * d + u[None, :] + v[None, :] * (value - m[None, :])
+    tl.store(dx + at, gradient.to(dx.dtype.element_ty), mask=mask)
 
 
 class _Shape:
@@ -227,8 +227,8 @@ def _plain_gradients(ctx: Any, dy: Tensor, *inputs: Tensor) -> tuple[Tensor | No
             inputs = tuple(t.detach().requires_grad_(need) for t, need in zip(inputs, needed, strict=True))
         y = in_plain_words(inputs[0], ctx.coefficients, ctx.relu, *inputs[1:])
         wanted = [part for part, need in zip(inputs, needed, strict=True) if need]
-        found = iter(torch.autograd.grad(y, wanted, dy, create_graph=again))
-    dx, *rest = (next(found) if need else None for need in needed)
+        gradients = iter(torch.autograd.grad(y, wanted, dy, create_graph=again))
+    dx, *rest = (next(gradients) if need else None for need in needed)
     return dx, None, None, *rest
 
 
@@ -237,8 +237,8 @@ def by_moments(x: Tensor, coefficients: Coefficients, *parameters: Tensor, relu:
 
     Images (N, C, …) must lie in memory either plainly or channels-last.
     """
-    found: Tensor = _ByMoments.apply(x, coefficients, relu, *parameters)
-    return found
+    y: Tensor = _ByMoments.apply(x, coefficients, relu, *parameters)
+    return y
 
 
 def fits(x: Tensor) -> bool:
@@ -311,12 +311,12 @@ def _compare(device: torch.device) -> None:
     """Raise where a small image and its gradient come out otherwise than from PyTorch's own operations."""
     with torch.enable_grad():
         x = torch.arange(2.0 * 5 * 7 * 7, device=device).sin().view(2, 5, 7, 7).requires_grad_()
-        found = []
+        results = []
         for y in (by_moments(x, plain.layer_norm), in_plain_words(x, plain.layer_norm, False)):
-            found.append(torch.stack([y.detach(), torch.autograd.grad(y, x, x.detach().cos())[0]]))
-    apart = (found[0] - found[1]).abs().max().item()
-    if not apart < 1e-4:
-        raise ArithmeticError(f"results differ by {apart:.1e}")
+            results.append(torch.stack([y.detach(), torch.autograd.grad(y, x, x.detach().cos())[0]]))
+    error = (results[0] - results[1]).abs().max().item()
+    if not error < 1e-4:
+        raise ArithmeticError(f"results differ by {error:.1e}")
 
 
 def in_plain_words(x: Tensor, coefficients: Coefficients, relu: bool, *parameters: Tensor) -> Tensor:

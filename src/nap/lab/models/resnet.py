@@ -1,4 +1,4 @@
-"""ResNet v2, whose blocks normalise and activate before they convolve (He et al., 2016b)."""
+"""ResNet v2: blocks with pre-activation (He et al., 2016b)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch import Tensor, nn
 
 from nap.lab.models.presets import RESNET50
 
-NARROWING = 4  # a block's output has so many times the channels of its middle
+EXPANSION = 4  # output channels of a block per channel of its 3×3 convolution
 
 
 class Block(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions, each after BatchNorm and ReLU, added to what came in."""
+    """A bottleneck block: 1×1, 3×3 and 1×1 convolutions, each after BatchNorm and ReLU, and the shortcut."""
 
-    def __init__(self, inputs: int, middle: int, stride: int):
+    def __init__(self, inputs: int, planes: int, stride: int):
         super().__init__()
-        outputs = NARROWING * middle
-        self.norm1, self.norm2, self.norm3 = (nn.BatchNorm2d(width) for width in (inputs, middle, middle))
-        self.conv1 = nn.Conv2d(inputs, middle, 1, bias=False)
-        self.conv2 = nn.Conv2d(middle, middle, 3, stride, 1, bias=False)
-        self.conv3 = nn.Conv2d(middle, outputs, 1, bias=False)
+        outputs = EXPANSION * planes
+        self.norm1, self.norm2, self.norm3 = (nn.BatchNorm2d(width) for width in (inputs, planes, planes))
+        self.conv1 = nn.Conv2d(inputs, planes, 1, bias=False)
+        self.conv2 = nn.Conv2d(planes, planes, 3, stride, 1, bias=False)
+        self.conv3 = nn.Conv2d(planes, outputs, 1, bias=False)
         changes = stride != 1 or inputs != outputs
         self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if changes else None
         self.relu = nn.ReLU()
@@ -58,10 +58,10 @@ class ResNetV2(nn.Module):
         layers: list[nn.Module] = []
         inputs = width
         for stage, count in enumerate(blocks):
-            middle = width * 2**stage
+            planes = width * 2**stage
             for number in range(count):
-                layers.append(Block(inputs, middle, 2 if stage > 0 and number == 0 else 1))
-                inputs = NARROWING * middle
+                layers.append(Block(inputs, planes, 2 if stage > 0 and number == 0 else 1))
+                inputs = EXPANSION * planes
         self.blocks = nn.Sequential(*layers)
         self.norm, self.relu = nn.BatchNorm2d(inputs), nn.ReLU()
         self.head = nn.Linear(inputs, classes)

@@ -49,10 +49,10 @@ def test_accuracy_and_loss_are_of_the_network_before_each_update() -> None:
     trainer.labels.copy_(DIGITS.labels.expand(3, -1))
     with torch.no_grad():
         losses, logits = trainer.losses(trainer.parameters, trainer.inputs(index[:, 0]), trainer.labels)
-    tally = trainer.train_epoch(index)
-    torch.testing.assert_close(tally.loss, losses)
-    assert torch.equal(tally.accuracy, (logits.argmax(2) == trainer.labels).double().mean(1))
-    assert (trainer.train_epoch(index).loss > 100 * tally.loss).all()  # and the update was made
+    means = trainer.train_epoch(index)
+    torch.testing.assert_close(means.loss, losses)
+    assert torch.equal(means.accuracy, (logits.argmax(2) == trainer.labels).double().mean(1))
+    assert (trainer.train_epoch(index).loss > 100 * means.loss).all()  # and the update was made
 
 
 def test_networks_of_other_shapes_compile_in_the_same_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,19 +60,19 @@ class TwinRun:
         own = batches(
             self.seeds, 1, self.done, count=len(self.trainer.images), batch_size=self.config.batch_size
         )
-        tally = self.trainer.train_epoch(own.repeat(1 + len(MODES), 1, 1), steps_before=self.done * steps)
+        means = self.trainer.train_epoch(own.repeat(1 + len(MODES), 1, 1), steps_before=self.done * steps)
         self.done += 1
         free, distances = self.coupling.group, self._distances()
         growth = 1 / self.coupling.multipliers(self.trainer.parameters).double().cpu()
         rows = []
         for number, mode in enumerate(MODES, start=1):
             columns = {
-                "loss_free": free(tally.loss, 0),
-                "loss_projected": free(tally.loss, number),
-                "accuracy_free": free(tally.accuracy, 0),
-                "accuracy_projected": free(tally.accuracy, number),
-                "loss_gap": (free(tally.loss, number) - free(tally.loss, 0)).abs(),
-                "accuracy_gap": (free(tally.accuracy, number) - free(tally.accuracy, 0)).abs(),
+                "loss_free": free(means.loss, 0),
+                "loss_projected": free(means.loss, number),
+                "accuracy_free": free(means.accuracy, 0),
+                "accuracy_projected": free(means.accuracy, number),
+                "loss_gap": (free(means.loss, number) - free(means.loss, 0)).abs(),
+                "accuracy_gap": (free(means.accuracy, number) - free(means.accuracy, 0)).abs(),
                 "function_distance": distances[number - 1],
                 "norm_growth": growth,
                 "rate_multiplier": torch.ones_like(growth) if mode == "none" else 1 / growth,

@@ -58,6 +58,18 @@ def on_streams(streams: Sequence[torch.cuda.Stream], *functions: Callable[[], T]
     return results
 
 
+def graph_and_compile(
+    device: torch.device, updates: int, worth_compiling: int, *, graph: bool | None, compile_: bool | None
+) -> tuple[bool, bool]:
+    """Whether to capture a CUDA graph and whether to compile: as asked; by default on CUDA.
+
+    Compiling takes a minute or two, so by default only runs of `worth_compiling` updates or more do it.
+    """
+    cuda = device.type == "cuda"
+    pays = cuda and updates >= worth_compiling
+    return cuda if graph is None else graph, pays if compile_ is None else compile_
+
+
 def compile_static(function: Callable[..., T]) -> Callable[..., T]:
     """`function` compiled for fixed shapes, however many networks this process has compiled before.
 

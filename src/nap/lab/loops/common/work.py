@@ -1,10 +1,4 @@
-"""What the works of all loops share: the description of a run, the length of a chunk, the seed of a network.
-
-A work is what a run does (`nap.lab.runner.work.Work`). Those of the four loops are written alike: `__init__`
-builds data and networks from a run's description, `step` trains one chunk and returns the rows that are due,
-`state_dict` and `load_state_dict` save and restore everything, and private methods follow in the order in
-which `step` calls them.
-"""
+"""What the works of all loops share: a run's description, the length of a chunk, the seed of a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a language model is evaluated on: texts of other kinds, multiple-choice and cloze questions."""
+"""Eval sets of a language model: other texts, multiple-choice and cloze questions."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import torch
 
 from nap.lab.datasets.corpus import load
 from nap.lab.datasets.tokens import TokenFile, Windows
+from nap.lab.loops.common.cuda_graph import graph_and_compile
 from nap.lab.loops.common.parallel import parallelism
 from nap.lab.loops.common.work import NetworkRun, Row, next_chunk, seeded
 from nap.lab.loops.language.eval_sets import (
@@ -27,10 +28,10 @@ WORTH_COMPILING = 500  # updates of a run; a guess, not measured yet
 
 
 class LanguageModelWork:
-    """The `Work` of one network: `step` is a chunk of updates, and a row where one is due.
+    """The `Work` of one network: `step` is a chunk of updates, with a row where one is due.
 
-    The last chunk ends with a row for each eval set, of kind "evaluation". Where torchrun started several
-    processes, each has such a work and all make the same calls.
+    The last chunk ends with a row for each eval set, of kind "evaluation". Under torchrun each process has
+    such a work, and all make the same calls.
     """
 
     unit = "updates"
@@ -47,21 +48,19 @@ class LanguageModelWork:
                 "many torchrun starts"
             )
         sources = parse_eval_sets(s.eval_sets)
-        eval_sets = {
-            name: fingerprint(name, path) for name, path in sources.items()
-        }  # tokenizing takes hours
+        # before the text is tokenized, which takes hours
+        eval_sets = {name: fingerprint(name, path) for name, path in sources.items()}
         with group.rank0_first():
             corpus = load(s.text, s.tokenizer, limit=s.max_tokens or None)
         self.tokenizer = corpus.tokenizer
         self.train = _windows(corpus.train, s, "training part")
         self.valid = _windows(corpus.valid, s, "held-out part")
-        # in checkpoints, under names that are not to be changed
-        self._read = {
+        self._inputs = {  # stored in checkpoints under these names
             "train": dict(corpus.train.about),
             "valid": dict(corpus.valid.about),
             "exams": eval_sets,
         }
-        if not group.all_equal(self._read):
+        if not group.all_equal(self._inputs):
             raise ValueError(
                 f"the processes do not find the same text in {', '.join(s.text)}, or not the same eval sets: "
                 "give all of them the same files"
@@ -72,18 +71,11 @@ class LanguageModelWork:
                 name, path, self.tokenizer, s.length, s.max_eval_examples, trained_on=s.text
             )
         self._micro_batch = s.batch_size // s.grad_accum_steps
-        self._eval_batch = max(
-            1, self._micro_batch // group.world_size
-        )  # windows that fit a process in training
+        self._eval_batch = max(1, self._micro_batch // group.world_size)
         self.total, self.done = s.steps, 0
-        cuda = device.type == "cuda"
-        make = transformer_factory(
-            s,
-            self.tokenizer.vocab_size,
-            s.length,
-            tied=s.tie_embeddings,
-            recompute=s.activation_checkpointing,
-        )
+        _, compile_ = graph_and_compile(device, s.steps, WORTH_COMPILING, graph=None, compile_=compile_)
+        options = {"tied": s.tie_embeddings, "recompute": s.activation_checkpointing}
+        make = transformer_factory(s, self.tokenizer.vocab_size, s.length, **options)
         with seeded(run.seed):
             model, projector = build(run.arm, make, self.train[[0]][:, :-1])
         model.to(device)
@@ -94,8 +86,8 @@ class LanguageModelWork:
             spans={"accuracy": slice(None)},
             weight_decay=run.arm.weight_decay or s.weight_decay,
             clip=s.clip,
-            half=cuda,
-            compile_=(cuda and s.steps >= WORTH_COMPILING) if compile_ is None else compile_,
+            half=device.type == "cuda",
+            compile_=compile_,
             parallel=parallelism(group),
         )
 
@@ -115,13 +107,13 @@ class LanguageModelWork:
         return rows if last < self.total else rows + self._evaluation(common)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"done": self.done, "trainer": self.trainer.state_dict(), "read": self._read}
+        return {"done": self.done, "trainer": self.trainer.state_dict(), "read": self._inputs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["read"] != self._read:
+        if state["read"] != self._inputs:
             raise OtherInputs(
                 f"the text or its tokens are not those that this run began with: {state['read']} then, "
-                f"{self._read} now; bring them back, or begin anew with --force"
+                f"{self._inputs} now; bring them back, or begin anew with --force"
             )
         self.done = state["done"]
         self.trainer.load_state_dict(state["trainer"])

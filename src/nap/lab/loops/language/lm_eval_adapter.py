@@ -41,7 +41,7 @@ class LMEvalAdapter(TemplateLM):
     ):
         super().__init__()
         self._model, self._tokenizer, self._length = model, tokenizer, length
-        self._place, self._start = torch.device(device), document_start
+        self._device, self._start = torch.device(device), document_start
 
     @property
     def eot_token_id(self) -> int:
@@ -53,20 +53,20 @@ class LMEvalAdapter(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
     ) -> list[tuple[float, bool]]:
-        found = []
+        results = []
         for _text, context, answer in requests:
             if len(answer) > self._length:
                 raise ValueError(
                     f"an answer of {len(answer)} tokens is longer than {self._length}; leave this task out"
                 )
             started = self._start and context[:1] != [self.eot_token_id]
-            found.append(self._scored([self.eot_token_id] * started + context, answer))
-        return found
+            results.append(self._scored([self.eot_token_id] * started + context, answer))
+        return results
 
     @torch.no_grad()
     def _scored(self, context: list[int], answer: list[int]) -> tuple[float, bool]:
         """The answer's log-likelihood, and whether each of its tokens is the first choice."""
-        tokens = torch.tensor([*context, *answer][-(self._length + 1) :], device=self._place)
+        tokens = torch.tensor([*context, *answer][-(self._length + 1) :], device=self._device)
         logits = self._model(tokens[None, :-1])[0, -len(answer) :].double()
         targets = tokens[-len(answer) :]
         greedy = bool((logits.argmax(-1) == targets).all())

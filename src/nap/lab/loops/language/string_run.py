@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nap.lab.datasets.streams import batches
+from nap.lab.loops.common.cuda_graph import graph_and_compile
 from nap.lab.loops.common.optimizer import reset_
 from nap.lab.loops.common.work import NetworkRun, Row, seeded
 from nap.lab.loops.language.settings import CopyingConfig, MemorizationConfig, MemorizationRunConfig
@@ -50,7 +51,7 @@ def copied_strings(
 
 
 class StringWork(ABC):
-    """The `Work` of one network: `step` is a chunk of updates on the data set of a task."""
+    """The `Work` of one network: `step` is a chunk of updates on the strings of a task."""
 
     unit = "chunks"
 
@@ -70,15 +71,14 @@ class StringWork(ABC):
         self._chunks = -(-steps // self.chunk)
         self.total, self.done = tasks * self._chunks, 0
         self.steps_per_unit = self.chunk
-        settings, cuda = run.settings, device.type == "cuda"
+        settings, updates = run.settings, tasks * steps
         example = self.strings(1)[:2, :-1]
         with seeded(run.seed):
             model, projector = build(
                 run.arm, transformer_factory(settings, settings.vocabulary, example.shape[1]), example
             )
         model.to(device)
-        if compile_ is None:
-            compile_ = cuda and tasks * steps >= WORTH_COMPILING
+        _, compile_ = graph_and_compile(device, updates, WORTH_COMPILING, graph=None, compile_=compile_)
         self.trainer = Trainer(
             model,
             projector,
@@ -86,7 +86,7 @@ class StringWork(ABC):
             spans=spans,
             weight_decay=run.arm.weight_decay,
             clip=settings.clip or None,
-            half=cuda,
+            half=device.type == "cuda",
             compile_=compile_,
         )
         self._cached: tuple[int, Tensor] | None = None
@@ -132,7 +132,7 @@ class MemorizationWork(StringWork):
 
     def __init__(self, run: NetworkRun, device: torch.device, **options: Any):
         settings: MemorizationRunConfig = run.settings
-        self._so_far: list[float] = []
+        self._accuracies: list[float] = []
         super().__init__(
             run,
             device,
@@ -153,24 +153,24 @@ class MemorizationWork(StringWork):
         return random_strings(self.run.seed, task, count=s.strings, length=s.length, vocabulary=s.vocabulary)
 
     def rows(self, task: int, step: int, means: Row) -> list[Row]:
-        self._so_far.append(means["accuracy"])
+        self._accuracies.append(means["accuracy"])
         trajectory = {"kind": "trajectory", "task": task, "step": (task - 1) * self.steps + step} | means
         if step < self.steps:
             return [trajectory]
         updates = [min(self.chunk, self.steps - first) for first in range(0, self.steps, self.chunk)]
-        total = sum(accuracy * count for accuracy, count in zip(self._so_far, updates, strict=True))
-        accuracy, self._so_far = total / self.steps, []
+        total = sum(accuracy * count for accuracy, count in zip(self._accuracies, updates, strict=True))
+        accuracy, self._accuracies = total / self.steps, []
         return [
             trajectory,
             {"task": task} | means | {"accuracy": accuracy, "final_accuracy": means["accuracy"]},
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"so_far": list(self._so_far)}
+        return super().state_dict() | {"so_far": list(self._accuracies)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._so_far = list(state["so_far"])
+        self._accuracies = list(state["so_far"])
 
 
 class CopyingWork(StringWork):
@@ -198,11 +198,5 @@ class CopyingWork(StringWork):
 
     def _copied(self, count: int, *, held_out: bool = False) -> Tensor:
         s: CopyingConfig = self.run.settings
-        return copied_strings(
-            self.run.seed,
-            count=count,
-            prefix=s.prefix,
-            suffix=s.suffix,
-            vocabulary=s.vocabulary,
-            held_out=held_out,
-        )
+        sizes = {"count": count, "prefix": s.prefix, "suffix": s.suffix, "vocabulary": s.vocabulary}
+        return copied_strings(self.run.seed, **sizes, held_out=held_out)

@@ -1,4 +1,4 @@
-"""A transformer: how it is built, and one update of it on tokens: predict each from those before it."""
+"""A transformer: how it is built, an update on next-token prediction, its evaluation, and metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Spans = Mapping[str, slice]  # name of an accuracy → the predictions that it i
 
 
 class Trainer:
-    """A model, AdamW, the projection after each of its steps, and means over the updates since last read.
+    """A model, AdamW, the projection after each step, and metrics since the last row.
 
     Args:
         learning_rate: a number, or one for each update, counted from 0.
@@ -32,8 +32,7 @@ class Trainer:
         weight_decay: of matrices; vectors (scales, offsets) are left alone.
         clip: the largest norm of all gradients together.
         half: products in bfloat16.
-        parallel: how several processes share the model and its batches. Each of them has a trainer, makes the
-            same calls with the same strings, and gets the same numbers.
+        parallel: over processes, each of which makes the same calls with the same strings.
     """
 
     def __init__(
@@ -64,9 +63,9 @@ class Trainer:
         self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=self._rate(0), fused=True)
         self.monitor = UpdateMonitor(list(by_name), device)
         self.optimizer.found_inf = self.monitor.broken  # type: ignore[attr-defined]
-        self._too_long = torch.ones((), device=device)  # gradients are divided by it
+        self._clip_factor = torch.ones((), device=device)  # gradients are divided by it
         if clip is not None:
-            self.optimizer.grad_scale = self._too_long  # type: ignore[attr-defined]
+            self.optimizer.grad_scale = self._clip_factor  # type: ignore[attr-defined]
         if projector is not None:
             with warnings.catch_warnings():  # weight decay on projected weights is the paper's recipe
                 warnings.simplefilter("ignore", MisuseWarning)
@@ -76,10 +75,7 @@ class Trainer:
         self._loss = self.parallel.compile(self._train_loss) if compile_ else self._train_loss
 
     def update(self, *strings: Tensor) -> None:
-        """An update on a batch of strings (B, L), whole or in equal chunks whose gradients accumulate.
-
-        Accuracies are those before the update.
-        """
+        """Learn from a batch of strings (B, L), whole or in equal chunks whose gradients accumulate."""
         self.net.train()
         self.optimizer.zero_grad(set_to_none=True)
         losses = [self._backward(chunk, of=len(strings), at=at) for at, chunk in enumerate(strings)]
@@ -88,7 +84,7 @@ class Trainer:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
             norm = self.monitor.note_(loss, self.parallel.norms(gradients))
             if self.clip is not None:
-                self._too_long.copy_((norm / self.clip).clamp(min=1))
+                self._clip_factor.copy_((norm / self.clip).clamp(min=1))
             self._accuracies += torch.stack(accuracies)
         for group in self.optimizer.param_groups:
             group["lr"] = self._rate(self.updates)
@@ -97,7 +93,7 @@ class Trainer:
         self._since += 1
 
     def _backward(self, strings: Tensor, *, of: int, at: int) -> Tensor:
-        """The share of a chunk in the loss and in the accuracies, of this process's strings."""
+        """Loss and accuracies of a chunk, divided by the number of chunks, on this process's strings."""
         with self.parallel.accumulation(last=at == of - 1):
             loss, accuracies = self._loss(self.parallel.shard(strings))
             (loss / of).backward()

@@ -1,1 +1,1 @@
-"""One supervised training loop for many seeds at once, and what it measures."""
+"""Continual learning of many seeds at once: networks of one arm, stacked, in one step."""

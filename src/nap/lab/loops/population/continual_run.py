@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import nap
 from nap.lab.datasets.images import Images
 from nap.lab.datasets.streams import Stream, batches
+from nap.lab.loops.common.cuda_graph import graph_and_compile
 from nap.lab.loops.common.optimizer import reset_
 from nap.lab.loops.population import diagnostics
 from nap.lab.loops.population.settings import Arm, Continual, OneNetwork, Strengths
@@ -77,16 +78,10 @@ class ContinualWork:
             )
         size = sum(p[0].numel() for p in initial.values())
         chosen = strategy or best_strategy(settings.network, device, size, len(self.seeds))
-        on_cuda = device.type == "cuda"
-        steps = settings.tasks * settings.epochs * (len(images) // settings.batch_size)
-        pays = on_cuda and chosen == "batched" and steps >= WORTH_COMPILING
-        recipe = Recipe(
-            settings.learning_rate,
-            self.arm.optimizer,
-            chosen,
-            graph=on_cuda if graph is None else graph,
-            compile_=pays if compile_ is None else compile_,
-        )
+        updates = settings.tasks * settings.epochs * (len(images) // settings.batch_size)
+        updates = updates if chosen == "batched" else 0  # a loop over members is not worth compiling
+        graph, compile_ = graph_and_compile(device, updates, WORTH_COMPILING, graph=graph, compile_=compile_)
+        recipe = Recipe(settings.learning_rate, self.arm.optimizer, chosen, graph=graph, compile_=compile_)
         self.trainer = Trainer(
             skeleton,
             initial,

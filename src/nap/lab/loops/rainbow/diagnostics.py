@@ -19,9 +19,9 @@ FOLLOWED = (Role.SCALE_INVARIANT, Role.NORMALISED, Role.JOINT)  # by a norm, alo
 
 def features(learner: Learner, states: Tensor) -> Tensor:
     """The hidden units of both streams on these states, (B, 2 · hidden), with one draw of noise."""
-    net, found = learner.online, []
+    net, units = learner.online, []
     hooks = [
-        relu.register_forward_hook(lambda module, args, output: found.append(output))
+        relu.register_forward_hook(lambda module, args, output: units.append(output))
         for relu in (net.advantage_relu, net.value_relu)
     ]
     try:
@@ -30,18 +30,18 @@ def features(learner: Learner, states: Tensor) -> Tensor:
     finally:
         for hook in hooks:
             hook.remove()
-    return torch.cat(found, 1)
+    return torch.cat(units, 1)
 
 
 def numbers(learner: Learner, states: Tensor) -> dict[str, float]:
     """Statistics of the network for a row."""
-    seen = features(learner, states)
+    units = features(learner, states)
     layers = by_layer(learner)
     squares = [row["norm"] ** 2 for row in layers]
     row = {
-        "dead_units": diagnostics.dead_units(seen),
-        "linearized_units": diagnostics.linearized_units(seen),
-        "feature_rank": diagnostics.feature_rank(seen),
+        "dead_units": diagnostics.dead_units(units),
+        "linearized_units": diagnostics.linearized_units(units),
+        "feature_rank": diagnostics.feature_rank(units),
         "parameter_norm": diagnostics.parameter_norm(learner.online),
     }
     out = {name: float(value) for name, value in row.items()} | {"weight_norm": sum(squares) ** 0.5}

@@ -116,8 +116,8 @@ class Replay:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """All that changes."""
-        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        return {name: value for name, value in own.items() if isinstance(value, Tensor)}
+        public = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {name: value for name, value in public.items() if isinstance(value, Tensor)}
 
     @property
     def small_tensors(self) -> list[Tensor]:

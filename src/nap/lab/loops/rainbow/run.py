@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from nap.lab.loops.common.cuda_graph import graph_and_compile
 from nap.lab.loops.common.optimizer import reset_
 from nap.lab.loops.common.work import Row, seeded
 from nap.lab.loops.rainbow import diagnostics
@@ -25,7 +26,7 @@ from nap.lab.loops.rainbow.settings import AgentRun
 from nap.lab.models.rainbow_net import RainbowNet
 
 PROBE = 256  # states that units and rank are measured on
-WORTH_COMPILING = 50_000  # updates: compiling takes about 40 s, and saves about 0.6 ms of each
+WORTH_COMPILING = 50_000  # updates: compiling takes about 40 s and saves about 0.6 ms of each
 CHUNK_STEPS = 1024  # steps of all environments together, at most, between two checkpoints
 
 
@@ -80,10 +81,9 @@ class RainbowWork:
         with seeded(_number("start", config.seed)):
             states = torch.randint(0, 256, (2, settings.stack, *shape)).float().to(device)
             online, projector = build(self.variant, net, states)
-        cuda = device.type == "cuda"
-        if compile_ is None:
-            compile_ = cuda and self.total * self.steps_per_unit >= WORTH_COMPILING
-        options: dict[str, Any] = {"graph": cuda if graph is None else graph, "compile_": compile_}
+        updates = self.total * self.steps_per_unit
+        graph, compile_ = graph_and_compile(device, updates, WORTH_COMPILING, graph=graph, compile_=compile_)
+        options: dict[str, Any] = {"graph": graph, "compile_": compile_}
         self.learner = Learner(online, projector, self.variant, self.replay, settings, **options)
         self.actor = Actor(
             self.replay, self.learner.greedy_actions, online.noise_size, self.learner.generators, **options

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nap.lab.datasets.images import split
 from nap.lab.datasets.streams import batches
+from nap.lab.loops.common.cuda_graph import graph_and_compile
 from nap.lab.loops.common.work import NetworkRun, Row, seeded
 from nap.lab.loops.supervised.cifar_trainer import CifarTrainer
 from nap.lab.loops.supervised.random_crop import PaddedImages
@@ -22,8 +23,7 @@ class CifarWork:
     """The `Work` of one network, or of several: `step` is an epoch, or what is left of the updates.
 
     On a GPU several networks learn in one step (`nap.lab.loops.supervised.stacked_trainer`), and so does a
-    single one that is worth compiling: on 32 × 32 images, with BatchNorm, those kernels are the faster ones.
-    Not so with dropout, whose masks are not drawn for each of several networks.
+    single one whose training is long enough to compile: the stacked kernels are faster. They have no dropout.
 
     Args:
         stack: train with the stacked kernels; by default as above.
@@ -58,8 +58,7 @@ class CifarWork:
         self._rates = learning_rates(run.arm, s.rate, s.steps, s)
         self.steps_per_unit = self._steps_per_epoch * run.seeds_per_run
         cuda = device.type == "cuda"
-        if compile_ is None:
-            compile_ = cuda and s.steps >= WORTH_COMPILING
+        _, compile_ = graph_and_compile(device, s.steps, WORTH_COMPILING, graph=graph, compile_=compile_)
         if stack is None:
             stack = cuda and (run.seeds_per_run > 1 or (compile_ and not s.dropout))
         options = {"fused": False, "graph": False} if stack else {"compile_": compile_, "graph": graph}
@@ -108,8 +107,8 @@ class CifarWork:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.done = state["done"]
         states = state["trainers"] if "trainers" in state else [state["trainer"]]
-        for trainer, own in zip(self.trainers, states, strict=True):
-            trainer.load_state_dict(own)
+        for trainer, saved in zip(self.trainers, states, strict=True):
+            trainer.load_state_dict(saved)
         if self._stack is not None:
             self._stack.refresh_()
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nap.lab.datasets.imagenet import load_imagenet
+from nap.lab.loops.common.cuda_graph import graph_and_compile
 from nap.lab.loops.common.parallel import parallelism
 from nap.lab.loops.common.work import NetworkRun, Row, next_chunk, seeded
 from nap.lab.loops.supervised.loading import (
@@ -40,9 +41,9 @@ Update = Callable[[Tensor, Tensor], None]
 
 
 class ImageNetWork:
-    """The `Work` of one network: `step` is a chunk of updates, and a row when one is due.
+    """The `Work` of one network: `step` is a chunk of updates, with a row where one is due.
 
-    Where torchrun started several processes, each has such a work and all make the same calls.
+    Under torchrun each process has such a work, and all make the same calls.
 
     Args:
         graph: each update is a replay of a CUDA graph; by default on CUDA, in a single process.
@@ -85,7 +86,7 @@ class ImageNetWork:
             raise ValueError(
                 f"batch_size is {s.batch_size}, but {data.about} has {len(data.train)} images; lower it"
             )
-        self._fingerprints = {"train": data.train.fingerprint, "test": data.test.fingerprint}
+        self._inputs = {"train": data.train.fingerprint, "test": data.test.fingerprint}
         crops = ResizedCrops(
             run.seed, size=s.image_size, resize=s.resize, min_area=s.min_crop_area, flip=s.flip
         )
@@ -102,6 +103,7 @@ class ImageNetWork:
         self._schedule = partial(s.rate, steps_per_epoch=self._steps_per_epoch)
         self._rates = learning_rates(run.arm, self._schedule, self.total, s)
         self._open: tuple[Update, Iterator[Batch]] | None = None
+        _, compile_ = graph_and_compile(device, self.total, WORTH_COMPILING, graph=graph, compile_=compile_)
         example = torch.zeros(2, s.image_size, s.image_size, 3, dtype=torch.uint8)
         with seeded(run.seed):
             model, projector = build(run.arm, resnet_factory(s, data.train.classes), normalised(example))
@@ -111,7 +113,7 @@ class ImageNetWork:
             projector,
             s,
             half=cuda,
-            compile_=(cuda and self.total >= WORTH_COMPILING) if compile_ is None else compile_,
+            compile_=compile_,
             parallel=parallelism(group),
         )
 
@@ -134,10 +136,10 @@ class ImageNetWork:
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        return {"done": self.done, "trainer": self.trainer.state_dict(), "read": self._fingerprints}
+        return {"done": self.done, "trainer": self.trainer.state_dict(), "read": self._inputs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["read"] != self._fingerprints:
+        if state["read"] != self._inputs:
             raise OtherInputs(
                 f"the images of {self._about} are not those that this run began with: files were added, "
                 "removed or renamed; bring them back, or begin anew with --force"

@@ -57,8 +57,10 @@ class StackedTrainer:
         self._ones = torch.ones(len(self.trainers), device=device)
         for trainer in self.trainers:
             trainer.rates = first.rates
-            for own, group in zip(first.optimizer.param_groups, trainer.optimizer.param_groups, strict=True):
-                group["lr"] = own["lr"]
+            for shared, group in zip(
+                first.optimizer.param_groups, trainer.optimizer.param_groups, strict=True
+            ):
+                group["lr"] = shared["lr"]
         self._fused_sgd: Any = None
         self._leaves = [weight.requires_grad_() for weight in self._weights]
         if first.half and first.settings.momentum > 0 and find_spec("triton"):
@@ -119,8 +121,8 @@ class StackedTrainer:
                 self._fused_sgd.step_()
                 return
         for k, trainer in enumerate(self.trainers):
-            own = slices[k * len(self._names) : (k + 1) * len(self._names)]
-            for parameter, gradient in zip(trainer.parameters, own, strict=True):
+            of_member = slices[k * len(self._names) : (k + 1) * len(self._names)]
+            for parameter, gradient in zip(trainer.parameters, of_member, strict=True):
                 parameter.grad = torch.empty_like(parameter).copy_(gradient)  # fused SGD ignores strides
             trainer._apply_update_()
 
@@ -128,9 +130,9 @@ class StackedTrainer:
         """Update the running averages of all BatchNorms, at once for those of the same momentum."""
         values = dict(zip(self._momenta, statistics, strict=True))
         for momentum in set(self._momenta.values()):
-            own = [name for name in self._momenta if self._momenta[name] == momentum]
-            averages = [self._buffers[f"{name}.running_{kind}"] for name in own for kind in ("mean", "var")]
-            torch._foreach_lerp_(averages, [value for name in own for value in values[name]], momentum)
+            names = [name for name in self._momenta if self._momenta[name] == momentum]
+            averages = [self._buffers[f"{name}.running_{kind}"] for name in names for kind in ("mean", "var")]
+            torch._foreach_lerp_(averages, [value for name in names for value in values[name]], momentum)
 
     def _gradient_norms(self, gradients: list[Tensor]) -> Tensor:
         if self._fused_sgd is not None:
@@ -174,8 +176,8 @@ class StackedTrainer:
 
     def _capture(self) -> Callable[[], None]:
         """The update as a graph."""
-        own = [self._position, self._skip, *self._leaves]
-        replay = capture(self._next_update, [*own, *(x for t in self.trainers for x in t.changing())])
+        changing = [tensor for trainer in self.trainers for tensor in trainer.changing()]
+        replay = capture(self._next_update, [self._position, self._skip, *self._leaves, *changing])
         if self._fused_sgd is not None:
             self._fused_sgd.upload_addresses_()
         return replay

@@ -165,10 +165,10 @@ class Trainer:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        own = self.model.state_dict()
-        if differing := sorted(own.keys() ^ state["model"].keys()):
+        model = self.model.state_dict()
+        if differing := sorted(model.keys() ^ state["model"].keys()):
             raise ValueError(f"this state is of another network: one of the two has no {differing[0]}")
-        for name, tensor in own.items():  # in place: a captured graph reads these tensors
+        for name, tensor in model.items():  # in place: a captured graph reads these tensors
             tensor.copy_(state["model"][name])
         for parameter, momentum in zip(self.parameters, state["momentum"], strict=True):
             if momentum is not None:

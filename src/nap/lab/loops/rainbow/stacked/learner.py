@@ -163,10 +163,10 @@ def _check_alike(learners: Sequence[Learner]) -> None:
     """Raise where agents cannot share an update."""
     first = learners[0]
     shapes = [{name: p.shape for name, p in learner.online.named_parameters()} for learner in learners]
-    for learner, own in zip(learners, shapes, strict=True):
-        if own != shapes[0]:
+    for learner, its in zip(learners, shapes, strict=True):
+        if its != shapes[0]:
             differ = sorted(
-                name for name in own.keys() | shapes[0].keys() if own.get(name) != shapes[0].get(name)
+                name for name in its.keys() | shapes[0].keys() if its.get(name) != shapes[0].get(name)
             )
             raise ValueError(
                 f"agents that learn in one update need networks of one shape, and these differ in "

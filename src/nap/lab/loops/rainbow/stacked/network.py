@@ -100,11 +100,11 @@ def _normalised(
     """`y` with a layer's bias, or layer-normalised over its last axes, with scale and offset of features."""
 
     def of(part: str) -> Tensor | None:
-        found = weights.get(f"{name}.{part}")
-        if found is None:
+        weight = weights.get(f"{name}.{part}")
+        if weight is None:
             return None
-        found = found if grouped else found[0]
-        return found.view(*found.shape[:-1], *[1] * (y.ndim - found.ndim), found.shape[-1])
+        weight = weight if grouped else weight[0]
+        return weight.view(*weight.shape[:-1], *[1] * (y.ndim - weight.ndim), weight.shape[-1])
 
     bias, scale, offset = of("bias"), of("nap_norm.weight"), of("nap_norm.bias")
     if scale is None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from nap.lab.loops.common.cuda_graph import graph_and_compile
 from nap.lab.loops.rainbow.actor import Actor
 from nap.lab.loops.rainbow.replay import Outcome, Replay
 from nap.lab.loops.rainbow.run import WORTH_COMPILING, RainbowWork
@@ -39,7 +40,7 @@ class StackedRainbowWork:
         threads: int = 0,
     ):
         _check_alike(configs)
-        self.device, cuda = device, device.type == "cuda"
+        self.device = device
         replays: list[Replay] = []
 
         def replay_of_next(*sizes: Any, **options: Any) -> Replay:
@@ -54,9 +55,9 @@ class StackedRainbowWork:
             self.runs.append(run)
         (self.replay,), first = replays, self.runs[0]
         self.total, self.steps_per_unit = first.total, first.steps_per_unit
-        if compile_ is None:
-            compile_ = cuda and self.total * self.steps_per_unit >= WORTH_COMPILING
-        options: dict[str, Any] = {"graph": cuda if graph is None else graph, "compile_": compile_}
+        updates = self.total * self.steps_per_unit
+        graph, compile_ = graph_and_compile(device, updates, WORTH_COMPILING, graph=graph, compile_=compile_)
+        options: dict[str, Any] = {"graph": graph, "compile_": compile_}
         self.learner = StackedLearner([run.learner for run in self.runs], self.replay, **options)
         actors = [run.actor for run in self.runs]
         outcomes = [actor.outcome for actor in actors]

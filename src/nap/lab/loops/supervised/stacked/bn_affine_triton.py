@@ -1,6 +1,6 @@
 """The kernels of `bn_affine` (Triton): a program has all samples of some channels of one network.
 
-Statistics of a norm in front are of each sample: forward a launch of its own computes them,
+Statistics of a norm in front are of each sample: forward a launch of its channel computes them,
 backward each program leaves the sums of its channels and a second launch adds them up.
 """
 
@@ -66,52 +66,52 @@ def _forward(
     moments, units, before, scale, offset, factors, shifts, mus, variances, size, EPS, COUNT,
     N: tl.constexpr, C: tl.constexpr, FRONT: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    own, inside, _, _, at, mask, mean, variance, factor, shift, _, _, _ = _tile(
+    channel, inside, _, _, at, mask, mean, variance, factor, shift, _, _, _ = _tile(
         moments, units, before, size, N, C, FRONT, BN, BC
     )
     mu, _, var = _of_channels(mean, variance, factor, shift, mask, N)
-    times = tl.rsqrt(var + EPS) * tl.load(scale + own, mask=inside, other=0.0)
-    level = tl.load(offset + own, mask=inside, other=0.0)
+    times = tl.rsqrt(var + EPS) * tl.load(scale + channel, mask=inside, other=0.0)
+    level = tl.load(offset + channel, mask=inside, other=0.0)
     tl.store(factors + at, factor * times[None, :], mask=mask)
     tl.store(shifts + at, (shift - mu[None, :]) * times[None, :] + level[None, :], mask=mask)
-    tl.store(mus + own, mu, mask=inside)
-    tl.store(variances + own, var * (N * COUNT / (N * COUNT - 1.0)), mask=inside)
+    tl.store(mus + channel, mu, mask=inside)
+    tl.store(variances + channel, var * (N * COUNT / (N * COUNT - 1.0)), mask=inside)
 
 
 @triton.jit
 def _backward(
-    sums, moments, units, before, scale, levels, slopes, d_before, d_scale, d_offset, kept, parts,
+    sums, moments, units, before, scale, levels, slopes, d_before, d_scale, d_offset, of_channels, parts,
     size, small, rows, EPS, COUNT,
     N: tl.constexpr, C: tl.constexpr, FRONT: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    own, inside, row, there, at, mask, mean, variance, factor, shift, front, unit, front_scale = _tile(
+    channel, inside, row, there, at, mask, mean, variance, factor, shift, front, unit, front_scale = _tile(
         moments, units, before, size, N, C, FRONT, BN, BC
     )
     mu, centred, var = _of_channels(mean, variance, factor, shift, mask, N)
     d_shift = tl.load(sums + at, mask=mask, other=0.0)
     d_factor = tl.load(sums + size + at, mask=mask, other=0.0)
-    inverse, gain = tl.rsqrt(var + EPS), tl.load(scale + own, mask=inside, other=0.0)
+    inverse, gain = tl.rsqrt(var + EPS), tl.load(scale + channel, mask=inside, other=0.0)
     times = inverse * gain
     level = tl.sum(d_shift, 0)
     d_times = tl.sum(d_factor * factor + d_shift * (shift - mu[None, :]), 0)
     d_var = -0.5 * d_times * gain * inverse * inverse * inverse
     d_value = (2 * d_var[None, :] * centred - (times * level)[None, :]) / N
-    tl.store(d_scale + own, d_times * inverse, mask=inside)
-    tl.store(d_offset + own, level, mask=inside)
+    tl.store(d_scale + channel, d_times * inverse, mask=inside)
+    tl.store(d_offset + channel, level, mask=inside)
     if FRONT:
         d_factor = d_factor * times[None, :] + d_value * mean
         d_factor += 2 * d_var[None, :] * factor * variance / N
         d_shift = tl.where(mask, d_shift * times[None, :] + d_value, 0.0)
         d_factor = tl.where(mask, d_factor - front[:, None] * d_shift, 0.0)
-        tl.store(d_before + own, tl.sum(d_factor * unit[:, None], 0), mask=inside)
-        there_too = parts + tl.program_id(0) * 2 * rows + row
-        tl.store(there_too, tl.sum(d_shift * factor, 1), mask=there)
-        tl.store(there_too + rows, tl.sum(d_factor * front_scale[None, :], 1), mask=there)
-        tl.store(kept + own, mu, mask=inside)
-        tl.store(kept + small + own, d_var, mask=inside)
-        tl.store(kept + 2 * small + own, times * level, mask=inside)
+        tl.store(d_before + channel, tl.sum(d_factor * unit[:, None], 0), mask=inside)
+        sums_at = parts + tl.program_id(0) * 2 * rows + row
+        tl.store(sums_at, tl.sum(d_shift * factor, 1), mask=there)
+        tl.store(sums_at + rows, tl.sum(d_factor * front_scale[None, :], 1), mask=there)
+        tl.store(of_channels + channel, mu, mask=inside)
+        tl.store(of_channels + small + channel, d_var, mask=inside)
+        tl.store(of_channels + 2 * small + channel, times * level, mask=inside)
     else:
-        tl.store(d_before + own, tl.zeros([BC], tl.float32), mask=inside)
+        tl.store(d_before + channel, tl.zeros([BC], tl.float32), mask=inside)
         slope = (2 * d_var / (N * COUNT))[None, :]
         tl.store(slopes + at, tl.where(mask, slope, 0.0), mask=mask)
         tl.store(levels + at, d_value / COUNT - slope * mean, mask=mask)
@@ -119,16 +119,16 @@ def _backward(
 
 @triton.jit
 def _through_front(
-    moments, units, before, kept, parts, levels, slopes, size, small, rows, COUNT,
+    moments, units, before, of_channels, parts, levels, slopes, size, small, rows, COUNT,
     N: tl.constexpr, C: tl.constexpr, CENTRE: tl.constexpr, PARTS: tl.constexpr,
     BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    own, inside, row, there, at, mask, mean, _, factor, shift, front, unit, _ = _tile(
+    channel, inside, row, there, at, mask, mean, _, factor, shift, front, unit, _ = _tile(
         moments, units, before, size, N, C, True, BN, BC
     )
-    mu = tl.load(kept + own, mask=inside, other=0.0)
-    d_var = tl.load(kept + small + own, mask=inside, other=0.0)
-    level = tl.load(kept + 2 * small + own, mask=inside, other=0.0)
+    mu = tl.load(of_channels + channel, mask=inside, other=0.0)
+    d_var = tl.load(of_channels + small + channel, mask=inside, other=0.0)
+    level = tl.load(of_channels + 2 * small + channel, mask=inside, other=0.0)
     centred = factor * mean + shift - mu[None, :]
     d_value = (2 * d_var[None, :] * centred - level[None, :]) / N
     d_front, d_unit = tl.zeros([BN], tl.float32), tl.zeros([BN], tl.float32)
@@ -190,17 +190,17 @@ def gradient(
     rows, front = members * samples, before is not None
     level, slope = (torch.empty_like(part) for part in moments)
     small = moments.new_empty(3, members, channels)
-    kept = moments.new_empty(3, members, channels) if front else None
+    of_channels = moments.new_empty(3, members, channels) if front else None
     parts = moments.new_empty(grid[0], 2, rows) if front else None
     _backward[grid](
-        sums, moments, units, before, scale, level, slope, *small, kept, parts,
+        sums, moments, units, before, scale, level, slope, *small, of_channels, parts,
         level.numel(), scale.numel(), rows, eps, count, samples, channels, front, bn, bc,
         num_warps=_warps(bn, bc),
     )  # fmt: skip
     if front:
         wide = min(2 * bc, triton.next_power_of_2(channels))  # fewer programs: each adds up all parts
         _through_front[(triton.cdiv(channels, wide), members)](
-            moments, units, before, kept, parts, level, slope,
+            moments, units, before, of_channels, parts, level, slope,
             level.numel(), scale.numel(), rows, count, samples, channels, centre, grid[0], bn, wide,
         )  # fmt: skip
     return level, slope, small

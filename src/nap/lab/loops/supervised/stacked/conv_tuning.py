@@ -33,7 +33,7 @@ def product_tiles(count: int, outputs: int, depth: int, members: int) -> Tiles:
     Tiles(rows=128, columns=128, depth=64, warps=8, stages=3, parts=1)
     """
     deep = 64 if depth >= 64 else 32
-    large, middle, small = Tiles(128, 128, deep, 8), Tiles(128, 64, deep), Tiles(64, 64, deep, 4, 4)
+    large, medium, small = Tiles(128, 128, deep, 8), Tiles(128, 64, deep), Tiles(64, 64, deep, 4, 4)
 
     def number(tiles: Tiles) -> int:
         return _over(count, tiles.rows) * _over(outputs, tiles.columns) * members
@@ -44,7 +44,7 @@ def product_tiles(count: int, outputs: int, depth: int, members: int) -> Tiles:
             return large
         if parts > 1 and parts * number(large) >= 0.7 * PROCESSORS:
             return large._replace(parts=parts)
-    return middle if number(middle) >= 0.9 * PROCESSORS else small
+    return medium if number(medium) >= 0.9 * PROCESSORS else small
 
 
 def gradient_tiles(outputs: int, width_of_sum: int) -> Tiles:
