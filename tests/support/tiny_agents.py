@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +16,9 @@ import torch
 from nap.lab.loops.rainbow.games import Games, Step
 from nap.lab.loops.rainbow.run import RainbowWork
 from nap.lab.loops.rainbow.settings import RAINBOW, AgentConfig, AgentRun, RainbowArm
+from nap.lab.runner import RunFolder, run_work
 from nap.lab.runner.work import Work
+from sittings import start
 
 CPU = torch.device("cpu")
 TINY = AgentConfig(
@@ -36,6 +42,31 @@ def finished(run: Work) -> list[dict[str, Any]]:
     while run.done < run.total:
         rows += [row for row in run.step() if "kind" not in row]
     return rows
+
+
+def run_until_killed(work: Work, path: Path, kill_at: int) -> None:
+    """Run, with a checkpoint after every unit, and be killed after one of them; ends the process."""
+
+    def killed(work: Work) -> None:
+        if work.done == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with RunFolder.open(path, experiment="fig3", scale="demo", run="run", config={"agent": "NaP"}) as home:
+        run_work(work, home, device=CPU, checkpoint_every_seconds=0, save_share=1, on_progress=killed)
+    os._exit(0)
+
+
+def assert_same_rows_when_killed(session: Callable[..., None], folder: Path, *, scores: int) -> None:
+    """`session(path, kill_at, events)`, killed after units 1, 3 and 4, ends with the rows of an unbroken one."""
+    for name, kills in (("unbroken", [-1]), ("killed", [1, 3, 4, -1])):
+        for kill_at in kills:
+            process, events = start(session, folder / name, kill_at)
+            process.join()
+            assert process.exitcode == (-signal.SIGKILL if kill_at > 0 else 0)
+            events.close()
+    one, other = ((folder / name / "rows.jsonl").read_text() for name in ("unbroken", "killed"))
+    assert one == other
+    assert one.count('"score"') == scores
 
 
 def on_disk_and_back(state: dict[str, Any]) -> dict[str, Any]:

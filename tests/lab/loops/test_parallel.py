@@ -220,12 +220,12 @@ def test_what_one_process_says_and_how_it_fails_reaches_the_other(tmp_path: Path
 # the command
 
 
-def start(*words: str, spread: str) -> subprocess.Popen[str]:
+def start(*words: str, parallel: str) -> subprocess.Popen[str]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     path = os.pathsep.join([str(SUPPORT), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [*torchrun, "-m", "tiny_reading", *words, "--parallel", spread],
+        [*torchrun, "-m", "tiny_reading", *words, "--parallel", parallel],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -240,9 +240,9 @@ def stopped(step: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spread", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_run_goes_on_from_one_process_to_two_and_back(
-    spread: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    parallel: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["run", "tiny-reading", "--steps", "60", "--eval-every", "3", "--out"]
     path = Path("broken/tiny-reading-demo/seed-0")
@@ -250,7 +250,7 @@ def test_a_run_goes_on_from_one_process_to_two_and_back(
         patched.setattr(LanguageModelWork, "step", stopped(LanguageModelWork.step))
         assert main([*words, "broken"]) == 75
     assert len(rows.read("broken")) == 1
-    process = start(*words, "broken", spread=spread)
+    process = start(*words, "broken", parallel=parallel)
     try:
         while not (path / "rows.jsonl").exists() or (path / "rows.jsonl").read_text().count("\n") < 3:
             assert process.poll() is None, process.communicate()
@@ -259,7 +259,7 @@ def test_a_run_goes_on_from_one_process_to_two_and_back(
         out, err = process.communicate()
     finally:
         process.kill()
-    assert out.count(f"2 processes ({spread})") == 1, "one process prints"
+    assert out.count(f"2 processes ({parallel})") == 1, "one process prints"
     assert out.count("seed-0: stopped by SIGTERM") == 1
     assert "× 2 processes): from here on, rows may differ" in " ".join(out.split())
     assert "nap run:" not in err

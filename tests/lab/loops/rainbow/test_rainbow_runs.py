@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,14 @@ from nap.lab.loops.rainbow.settings import NAP, NAP_LINEAR, RAINBOW, Changes, Ra
 from nap.lab.runner import RunFolder, run_work
 from nap.lab.runner.checkpoint import checksum, load, plain
 from nap.lab.runner.signals import StopRequest
-from sittings import start
-from tiny_agents import CPU, agent, finished, on_disk_and_back
+from tiny_agents import (
+    CPU,
+    agent,
+    assert_same_rows_when_killed,
+    finished,
+    on_disk_and_back,
+    run_until_killed,
+)
 
 RAINBOWS = ("fig3", "fig5-suite", "fig5-sequential", "fig6")
 
@@ -132,31 +136,14 @@ def test_a_killed_run_folder_resumes(tmp_path: Path) -> None:
     assert sum('"score"' in line for line in lines) == 3
 
 
-def sitting(path: Path, kill_at: int, events: Any) -> None:
-    """Carry the run out with a checkpoint after every interval; be killed at once after one of them."""
-
-    def killed(work: Any) -> None:
-        if work.done == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    work = agent(NAP, games=("catch", "catch-mirrored"))
-    with RunFolder.open(path, experiment="fig3", scale="demo", run="run", config={"agent": "NaP"}) as home:
-        run_work(work, home, device=CPU, checkpoint_every_seconds=0, save_share=1, on_progress=killed)
-    os._exit(0)
+def session(path: Path, kill_at: int, events: Any) -> None:
+    run_until_killed(agent(NAP, games=("catch", "catch-mirrored")), path, kill_at)
 
 
 @pytest.mark.slow
 def test_an_agent_killed_again_and_again_ends_with_the_same_rows(tmp_path: Path) -> None:
-    """kill -9 within a game, at its end and within the next; replay and games are taken up as they were."""
-    for folder, kills in (("unbroken", [-1]), ("killed", [1, 3, 4, -1])):
-        for kill_at in kills:
-            process, events = start(sitting, tmp_path / folder, kill_at)
-            process.join()
-            assert process.exitcode == (-signal.SIGKILL if kill_at > 0 else 0)
-            events.close()
-    one, other = ((tmp_path / name / "rows.jsonl").read_text() for name in ("unbroken", "killed"))
-    assert one == other
-    assert one.count('"score"') == 6
+    """kill -9 within a game, at its end and within the next: replay and games are restored."""
+    assert_same_rows_when_killed(session, tmp_path, scores=6)
 
 
 def test_what_is_new_when_the_game_changes() -> None:

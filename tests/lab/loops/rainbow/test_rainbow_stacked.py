@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,10 +20,15 @@ from nap.lab.loops.rainbow.stacked.blocks import BLOCK, Blocks, share_
 from nap.lab.loops.rainbow.stacked.network import StackedNet
 from nap.lab.loops.rainbow.stacked.run import StackedRainbowWork
 from nap.lab.models.rainbow_net import RainbowNet, noise_of
-from nap.lab.runner import RunFolder, run_work
 from nap.lab.runner.work import NotFinite
-from sittings import start
-from tiny_agents import CPU, agent, finished, on_disk_and_back
+from tiny_agents import (
+    CPU,
+    agent,
+    assert_same_rows_when_killed,
+    finished,
+    on_disk_and_back,
+    run_until_killed,
+)
 
 JOINT = replace(NAP, noise="joint")
 VARIANTS = {
@@ -210,31 +213,14 @@ def test_a_stack_goes_on_as_if_nothing_had_happened(at: int) -> None:
         assert row["loss"] == pytest.approx(expected["loss"], rel=1e-3)
 
 
-def sitting(path: Path, kill_at: int, events: Any) -> None:
-    """Carry a stack out with a checkpoint after every interval; be killed at once after one of them."""
-
-    def killed(work: Any) -> None:
-        if work.done == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    games = ("minatar/breakout",)
-    work = stack([agent(JOINT, games=games, stack=1, seed=seed, intervals=5) for seed in (0, 1)])
-    with RunFolder.open(path, experiment="minatar", scale="demo", run="run", config={"agent": "NaP"}) as home:
-        run_work(work, home, device=CPU, checkpoint_every_seconds=0, save_share=1, on_progress=killed)
-    os._exit(0)
+def session(path: Path, kill_at: int, events: Any) -> None:
+    agents = [agent(JOINT, games=("minatar/breakout",), stack=1, seed=seed, intervals=5) for seed in (0, 1)]
+    run_until_killed(stack(agents), path, kill_at)
 
 
 @pytest.mark.slow
 def test_a_stack_killed_again_and_again_ends_with_the_same_rows(tmp_path: Path) -> None:
-    for folder, kills in (("unbroken", [-1]), ("killed", [1, 3, 4, -1])):
-        for kill_at in kills:
-            process, events = start(sitting, tmp_path / folder, kill_at)
-            process.join()
-            assert process.exitcode == (-signal.SIGKILL if kill_at > 0 else 0)
-            events.close()
-    one, other = ((tmp_path / name / "rows.jsonl").read_text() for name in ("unbroken", "killed"))
-    assert one == other
-    assert one.count('"score"') == 10
+    assert_same_rows_when_killed(session, tmp_path, scores=10)
 
 
 def test_an_agent_that_breaks_is_named_and_the_others_learn_on() -> None:

@@ -17,7 +17,7 @@ DISCOUNT = 0.9
 
 @dataclass
 class Slot:
-    """One frame of a lane, and what was done there."""
+    """One frame of a env, and what was done there."""
 
     frame: int
     first: bool
@@ -28,24 +28,24 @@ class Slot:
     idle: bool = True  # nothing known of an action here
 
 
-Lane = list[Slot]
+Env = list[Slot]
 
 
-def play(lane: Lane, rng: np.random.Generator) -> None:
+def play(env: Env, rng: np.random.Generator) -> None:
     """One more step of a game in which lives are lost, episodes end and are cut off."""
-    here = lane[-1]
-    if len(lane) > 1 and lane[-2].ended:
-        lane.append(Slot(here.frame + 1, first=True))  # the step after an end: its action is ignored
+    here = env[-1]
+    if len(env) > 1 and env[-2].ended:
+        env.append(Slot(here.frame + 1, first=True))  # the step after an end: its action is ignored
         return
     fate = rng.choice(["goes on", "game over", "cut off", "life lost"], p=[0.6, 0.15, 0.1, 0.15])
     here.action, here.reward = int(rng.integers(5)), float(rng.integers(-1, 2))
     here.discount = 0.0 if fate in ("game over", "life lost") else DISCOUNT
     here.ended, here.idle = fate in ("game over", "cut off"), False
-    lane.append(Slot(here.frame + 1, first=False))
+    env.append(Slot(here.frame + 1, first=False))
 
 
-def outcome(lanes: list[Lane]) -> tuple[torch.Tensor, Outcome]:
-    done, new = [lane[-2] for lane in lanes], [lane[-1] for lane in lanes]
+def outcome(envs: list[Env]) -> tuple[torch.Tensor, Outcome]:
+    done, new = [env[-2] for env in envs], [env[-1] for env in envs]
     frames = torch.tensor([slot.frame for slot in new], dtype=torch.uint8)[:, None, None].expand(-1, 2, 3)
     return torch.tensor([slot.action for slot in done]), Outcome(
         rewards=torch.tensor([slot.reward for slot in done]),
@@ -56,38 +56,38 @@ def outcome(lanes: list[Lane]) -> tuple[torch.Tensor, Outcome]:
     )
 
 
-def stack_at(lane: Lane, at: int, size: int) -> list[int]:
+def stack_at(env: Env, at: int, size: int) -> list[int]:
     """Frame numbers of the episode, oldest first, then 0 if they are too few, as DQN Zoo has it."""
     seen: list[int] = []
     for back in range(size):
-        seen.insert(0, lane[at - back].frame)
-        if lane[at - back].first:
+        seen.insert(0, env[at - back].frame)
+        if env[at - back].first:
             break
     return seen + [0] * (size - len(seen))
 
 
-def transition(lane: Lane, start: int, steps: int, stack: int) -> tuple | None:
+def transition(env: Env, start: int, steps: int, stack: int) -> tuple | None:
     """State, action, return, discount and next state, or None where they are not all known."""
-    if lane[start].idle:
+    if env[start].idle:
         return None
     total, discount, at = 0.0, 1.0, start
     for _ in range(steps):
-        if lane[at].idle:
+        if env[at].idle:
             return None
-        total += discount * lane[at].reward
-        discount *= lane[at].discount
+        total += discount * env[at].reward
+        discount *= env[at].discount
         at += 1
-        if lane[at - 1].ended:
+        if env[at - 1].ended:
             break
-    return stack_at(lane, start, stack), lane[start].action, total, discount, stack_at(lane, at, stack)
+    return stack_at(env, start, stack), env[start].action, total, discount, stack_at(env, at, stack)
 
 
 def replayed(
     count: int, seed: int, *, num_envs: int = 2, length: int = 20, steps: int = 3
-) -> tuple[Replay, list[Lane]]:
+) -> tuple[Replay, list[Env]]:
     rng = np.random.default_rng(seed)
     replay = Replay(num_envs, length, (2, 3), steps=steps)
-    tapes: list[Lane] = [[Slot(0, False), Slot(1, first=True)] for _ in range(num_envs)]
+    tapes: list[Env] = [[Slot(0, False), Slot(1, first=True)] for _ in range(num_envs)]
     replay.begin_(torch.ones(num_envs, 2, 3, dtype=torch.uint8))
     for _ in range(count):
         for tape in tapes:
@@ -127,7 +127,7 @@ def test_after_forgetting_everything_it_starts_anew() -> None:
     assert replay.count() == 0
     assert replay.largest == 1
     replay.begin_(torch.ones(2, 2, 3, dtype=torch.uint8))
-    tapes: list[Lane] = [[Slot(0, False), Slot(1, first=True)] for _ in range(2)]
+    tapes: list[Env] = [[Slot(0, False), Slot(1, first=True)] for _ in range(2)]
     rng = np.random.default_rng(8)
     for _ in range(9):
         for tape in tapes:
@@ -150,7 +150,7 @@ def test_new_episodes_in_the_middle_leave_no_transition_across() -> None:
     replay.begin_(torch.full((2, 2, 3), 100, dtype=torch.uint8))
     assert replay.newest()[0, :, 0, 0].tolist() == [100, 0, 0, 0]
     rng = np.random.default_rng(0)
-    fresh: list[Lane] = [[Slot(0, False), Slot(100, first=True)] for _ in range(2)]
+    fresh: list[Env] = [[Slot(0, False), Slot(100, first=True)] for _ in range(2)]
     for _ in range(8):
         for tape in fresh:
             play(tape, rng)

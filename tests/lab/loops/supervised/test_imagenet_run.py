@@ -131,9 +131,9 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_and_reads_only_what_is_left(
         first, rest = work(config), work(config)
         rows = [row for _ in range(stop) for row in first.step()]
         rest.load_state_dict(copy.deepcopy(first.state_dict()))
-        learnt, judged = rest.batches.train.images, rest.batches.eval.images
-        counted = [mock.Mock(wraps=pictures.encoded) for pictures in (learnt, judged)]
-        for pictures, count in zip((learnt, judged), counted, strict=True):
+        learnt, evaluated = rest.batches.train.images, rest.batches.eval.images
+        counted = [mock.Mock(wraps=pictures.encoded) for pictures in (learnt, evaluated)]
+        for pictures, count in zip((learnt, evaluated), counted, strict=True):
             monkeypatch.setattr(pictures, "encoded", count)
         assert rows + finished(rest) == whole
         assert [count.call_count for count in counted] == [8 * (12 - first.done), 12 * (2 - len(rows))]
@@ -317,7 +317,7 @@ def test_two_processes_compute_what_one_does(
     one, other = both_of
     assert one["normed"]["rows"] == other["normed"]["rows"]
     for a, b in zip(one["normed"]["buffers"], other["normed"]["buffers"], strict=True):
-        assert torch.equal(a, b), "both are judged with the statistics of the first"
+        assert torch.equal(a, b), "both are evaluated with the statistics of the first"
     back = work_on(config, without_batch_norm)
     back.load_state_dict(one["plain"]["state"])
     assert_alike(finished(back), alone["rows"])

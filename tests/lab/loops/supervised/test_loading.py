@@ -53,8 +53,8 @@ def item(dataset: Any, number: Any) -> Batch:
 def test_a_batch_depends_on_its_number_alone_whoever_makes_it(images: str) -> None:
     """Two worker processes, none, two processes with a share each; signals do not reach the workers."""
     train, _ = load_image_folders(Path(images))
-    looks = ResizedCrops(3, size=8, resize=8, min_area=0.2, flip=True)
-    learnt = TrainBatches(train, looks, 8)
+    crops = ResizedCrops(3, size=8, resize=8, min_area=0.2, flip=True)
+    learnt = TrainBatches(train, crops, 8)
     expected = [item(learnt, step) for step in range(2, 9)]
     found = loader(learnt, range(2, 9), workers=2, pin=False)
     stream = stream_batches(found, CPU)
@@ -67,7 +67,7 @@ def test_a_batch_depends_on_its_number_alone_whoever_makes_it(images: str) -> No
             os.kill(process.pid, number)
     by_workers = [first, *stream]
     alone = list(loader(learnt, range(2, 9), workers=0, pin=False))
-    halves = [TrainBatches(train, looks, 8, rank=rank, world_size=2) for rank in (0, 1)]
+    halves = [TrainBatches(train, crops, 8, rank=rank, world_size=2) for rank in (0, 1)]
     shared = [
         tuple(torch.cat(parts) for parts in zip(*(item(half, step) for half in halves), strict=True))
         for step in range(2, 9)
@@ -81,38 +81,38 @@ def test_a_batch_depends_on_its_number_alone_whoever_makes_it(images: str) -> No
         labels = torch.cat([item(learnt, A_PASS * epoch + k)[1] for k in range(A_PASS)])
         assert labels.tolist() == train.labels[numbers].tolist()
     again = learnt.crops.sample(train, 5, 1)
-    assert again.tobytes() == looks.sample(train, 5, 1).tobytes()
-    assert again.tobytes() != looks.sample(train, 5, 2).tobytes()
-    assert again.tobytes() != replace(looks, seed=4).sample(train, 5, 1).tobytes()
+    assert again.tobytes() == crops.sample(train, 5, 1).tobytes()
+    assert again.tobytes() != crops.sample(train, 5, 2).tobytes()
+    assert again.tobytes() != replace(crops, seed=4).sample(train, 5, 1).tobytes()
 
 
 def test_each_test_image_is_seen_once_by_one_process(images: str) -> None:
     _, val = load_image_folders(Path(images))
-    looks = ResizedCrops(0, size=8, resize=8, min_area=1.0, flip=False)
-    whole = torch.cat([item(EvalBatches(val, looks, 5), k)[0] for k in range(3)])
+    crops = ResizedCrops(0, size=8, resize=8, min_area=1.0, flip=False)
+    whole = torch.cat([item(EvalBatches(val, crops, 5), k)[0] for k in range(3)])
     parts = []
     for rank in (0, 1):
-        judged = EvalBatches(val, looks, 5, rank=rank, world_size=2)
-        parts.append(torch.cat([item(judged, k)[0] for k in range(len(judged))]))
+        eval_batches = EvalBatches(val, crops, 5, rank=rank, world_size=2)
+        parts.append(torch.cat([item(eval_batches, k)[0] for k in range(len(eval_batches))]))
     assert len(whole) == 12
     assert torch.equal(torch.stack(parts, 1).flatten(0, 1), whole)
 
 
 def test_batches_to_be_judged_on_follow_each_interval_and_the_last_update(images: str) -> None:
     train, val = load_image_folders(Path(images))
-    looks = ResizedCrops(0, size=8, resize=8, min_area=1.0, flip=False)
-    needed = RunBatches(TrainBatches(train, looks, 8), EvalBatches(val, looks, 8))
-    judged = [("eval", 0), ("eval", 1)]  # 12 images
+    crops = ResizedCrops(0, size=8, resize=8, min_area=1.0, flip=False)
+    needed = RunBatches(TrainBatches(train, crops, 8), EvalBatches(val, crops, 8))
+    eval_batches = [("eval", 0), ("eval", 1)]  # 12 images
     learnt = [("train", update) for update in range(5)]
     assert list(needed.order(0, 5, eval_every=2)) == [
         *learnt[:2],
-        *judged,
+        *eval_batches,
         *learnt[2:4],
-        *judged,
+        *eval_batches,
         learnt[4],
-        *judged,
+        *eval_batches,
     ]
-    assert list(needed.order(2, 4, eval_every=2)) == [*learnt[2:4], *judged]
+    assert list(needed.order(2, 4, eval_every=2)) == [*learnt[2:4], *eval_batches]
     assert not list(needed.order(4, 4, eval_every=2))
     for kind, dataset in (("train", needed.train), ("eval", needed.eval)):
         found, expected = item(needed, (kind, 1)), item(dataset, 1)

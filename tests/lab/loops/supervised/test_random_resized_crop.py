@@ -61,10 +61,10 @@ def test_of_a_long_strip_the_middle_is_seen(width: int, height: int) -> None:
 
 def test_half_of_the_images_are_mirrored(images: str) -> None:
     train, _ = load_image_folders(Path(images))
-    looks = ResizedCrops(0, size=18, resize=18, min_area=0.2, flip=True)
+    crops = ResizedCrops(0, size=18, resize=18, min_area=0.2, flip=True)
     mirrored = 0
     for epoch in range(200):
-        plain, found = (replace(looks, flip=flip).sample(train, 1, epoch) for flip in (False, True))
+        plain, found = (replace(crops, flip=flip).sample(train, 1, epoch) for flip in (False, True))
         mirrored += not np.array_equal(plain, found)
         assert np.array_equal(found, plain) or np.array_equal(found, plain[:, ::-1])
     assert 75 < mirrored < 125
@@ -82,11 +82,11 @@ def test_to_be_judged_an_image_is_scaled_and_its_middle_is_seen(images: str) -> 
 def test_the_smallest_part_may_be_all_of_an_image(images: str) -> None:
     train, _ = load_image_folders(Path(images))
     train.path(1).write_bytes(picture(0, 1, "PNG", width=32, height=32))
-    looks = ResizedCrops(0, size=8, resize=8, min_area=1.0, flip=False)
+    crops = ResizedCrops(0, size=8, resize=8, min_area=1.0, flip=False)
     for epoch in range(5):
-        np.testing.assert_array_equal(looks.sample(train, 1, epoch), looks.center(train, 1))
+        np.testing.assert_array_equal(crops.sample(train, 1, epoch), crops.center(train, 1))
         assert not np.array_equal(
-            replace(looks, min_area=0.2).sample(train, 1, epoch), looks.center(train, 1)
+            replace(crops, min_area=0.2).sample(train, 1, epoch), crops.center(train, 1)
         )
 
 

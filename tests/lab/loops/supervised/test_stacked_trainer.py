@@ -178,7 +178,7 @@ def test_gradients_in_bfloat16_are_as_near_to_the_true_ones_as_pytorch_s(arm: Vi
     halves = {name: p.detach().bfloat16() if p.ndim > 1 else p.detach() for name, p in names.items()}
     halves = {name: half.requires_grad_() for name, half in halves.items()}
     ours = partial(functional_call, skeleton, halves | dict(skeleton.named_buffers()))
-    gradient(ours, halves.values(), images)  # where kernels are judged: the next is by them
+    gradient(ours, halves.values(), images)  # where kernels are checked: the next is by them
     true = gradient(exact, exact.parameters(), images.double())
     theirs = (gradient(model, names.values(), images) - true).norm()
     assert 0.001 * true.norm() < theirs < 0.1 * true.norm()
