@@ -57,7 +57,7 @@ def run_until_killed(work: Work, path: Path, kill_at: int) -> None:
 
 
 def assert_same_rows_when_killed(session: Callable[..., None], folder: Path, *, scores: int) -> None:
-    """`session(path, kill_at, events)`, killed after units 1, 3 and 4, ends with the rows of an unbroken one."""
+    """A `session`, killed after units 1, 3 and 4 and resumed, ends with the rows of an unbroken one."""
     for name, kills in (("unbroken", [-1]), ("killed", [1, 3, 4, -1])):
         for kill_at in kills:
             process, events = start(session, folder / name, kill_at)

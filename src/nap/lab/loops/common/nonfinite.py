@@ -34,7 +34,6 @@ class NonFiniteGuard:
         self._bad_at.copy_(bad_at)
 
     def reset_(self) -> None:
-        """Forget everything."""
         self.broken.zero_()
         self._bad_at.fill_(-1)
 

@@ -17,13 +17,11 @@ FOLLOWED = (Role.SCALE_INVARIANT, Role.NORMALISED)  # weights that a norm follow
 
 
 def state_tensors(optimizer: Optimizer) -> list[Tensor]:
-    """Moments and step counts of all parameters."""
     return [value for state in optimizer.state.values() for value in state.values()]
 
 
 @torch.no_grad()
 def reset_(optimizer: Optimizer) -> None:
-    """Zero the moments and the step counts."""
     for value in state_tensors(optimizer):
         value.zero_()
 

@@ -132,7 +132,6 @@ class LanguageModelWork:
         return loss, shares["accuracy"]
 
     def _evaluation(self, common: Row) -> list[Row]:
-        """A row for each eval set."""
         s: LanguageModelConfig = self.run.settings
         rows = []
         for name, eval_set in self._eval_sets.items():

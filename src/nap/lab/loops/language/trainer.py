@@ -156,7 +156,6 @@ class Trainer:
         return self.monitor.read() | dict(zip(self.spans, shares, strict=True))
 
     def norms_and_rates(self) -> dict[str, float]:
-        """The parameter norm, and the geometric mean of the effective learning rates."""
         followed = [weight.name for weight in nap.weight_groups(self.model).of(*FOLLOWED)]
         return norms_and_rates(self.model, self.optimizer, followed)
 

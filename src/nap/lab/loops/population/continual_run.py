@@ -145,7 +145,6 @@ class ContinualWork:
         return initial_values(skeleton, self.make, seeds, device)
 
     def _load_task_(self, task: int) -> None:
-        """Load the task's labels, or its order of pixels, into the trainer."""
         self.trainer.labels.copy_(self.stream.labels(self.seeds, task, self.data))
         order = self.stream.pixel_order(self.seeds, task, self.data)
         if self.trainer.pixel_order is not None and order is not None:
@@ -197,7 +196,6 @@ class ContinualWork:
         return numbers
 
     def _labelled(self, task: int, numbers: Mapping[str, Tensor]) -> list[Row]:
-        """A row for each seed."""
         lists = {name: value.double().tolist() for name, value in numbers.items()}
         return [
             {"arm": self.arm.name, **self.tags, "seed": seed, "task": task}

@@ -117,12 +117,10 @@ class PopulationProjector:
         self.project_affine_(parameters)
 
     def project_weights_(self, parameters: Stacked) -> None:
-        """Every member back onto its radii."""
         project_tensors_([parameters[name] for name in self.radii], list(self.radii.values()))
 
     @torch.no_grad()
     def project_affine_(self, parameters: Stacked) -> None:
-        """Scales and offsets by their rule."""
         for names in self._pairs:
             old: list[Tensor | None] = [None if name is None else parameters[name] for name in names]
             for was, new in zip(old, self._rule(*old), strict=True):

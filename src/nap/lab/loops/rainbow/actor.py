@@ -57,7 +57,6 @@ class Actor:
         self._on_host.send()
 
     def send(self) -> None:
-        """Begin to copy the actions to the host."""
         self._on_host.send()
 
     def chosen(self) -> np.ndarray:
@@ -78,7 +77,6 @@ class Actor:
 
     @torch.no_grad()
     def greedy_actions(self, u: Tensor) -> Tensor:
-        """The policy's actions for the newest states."""
         return self.policy(self.replay.newest(), u)
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,7 +106,6 @@ class OnHost:
         self._arrived = torch.cuda.Event(blocking=True) if tensor.is_cuda else None
 
     def send(self) -> None:
-        """Begin to copy what the tensor holds now."""
         self._copy.copy_(self._tensor, non_blocking=True)
         if self._arrived is not None:
             self._arrived.record()

@@ -150,7 +150,6 @@ class Learner(Update):
         self._prepare_(net.noise_size, graph=graph, compile_=compile_)
 
     def update(self, rate: float, importance_exponent: float) -> None:
-        """Learn from one batch."""
         if self._schedule != (rate, importance_exponent):
             self.rate.fill_(rate)
             self.importance_exponent.fill_(importance_exponent)

@@ -129,7 +129,6 @@ class MinAtar(HostGames):
 
 @cache
 def _game(name: str) -> Any:
-    """The class of a game."""
     package = find_spec("minatar")
     if package is None or not package.submodule_search_locations:
         raise ValueError(

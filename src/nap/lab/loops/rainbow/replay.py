@@ -105,7 +105,6 @@ class Replay:
 
     @property
     def axis(self) -> int:
-        """The axis of slots."""
         return 2 if self.agents else 1
 
     @property
@@ -125,7 +124,6 @@ class Replay:
         return [tensor for name, tensor in self.tensors.items() if name != "frames"]
 
     def clear_(self) -> None:
-        """Forget everything; `begin_` comes next."""
         self.mass.fill_(NEVER)
         self.largest.fill_(1.0)
         self.head.zero_()
@@ -218,7 +216,6 @@ class Replay:
         return self._transitions(block * BLOCK + place.squeeze(-1), probabilities)
 
     def update_(self, slots: Tensor, priorities: Tensor) -> None:
-        """Set the priorities of sampled transitions."""
         masses = (priorities**self.priority_exponent).to(self.mass.dtype)
         places = slots + self._offsets(self._blocks.shape[-2] * BLOCK)
         self._blocks.view(-1).index_copy_(0, places.flatten(), masses.flatten())

@@ -135,7 +135,6 @@ class RainbowWork:
         return due
 
     def receive(self) -> None:
-        """Receive a step of the games, for the scores and for the actor to store."""
         step = self.games.recv()
         self.scores.note(step)
         self.actor.receive(step, self.config.settings.discount)

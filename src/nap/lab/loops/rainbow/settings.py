@@ -153,9 +153,7 @@ class AgentRun:
 
     @property
     def seeds(self) -> range:
-        """The seeds of its rows."""
         return range(self.seed, self.seed + self.seeds_per_run)
 
     def agents(self) -> list[AgentRun]:
-        """Each agent by itself."""
         return [replace(self, seed=seed, seeds_per_run=1) for seed in self.seeds]

@@ -67,7 +67,6 @@ class CifarWork:
 
     @property
     def trainer(self) -> CifarTrainer:
-        """The first network's."""
         return self.trainers[0]
 
     def _trainer(self, seed: int, **options: Any) -> CifarTrainer:

@@ -156,7 +156,6 @@ class CifarTrainer(Trainer):
             self._fused_sgd.step_()
 
     def _capture(self) -> Callable[[], None]:
-        """The update as a graph."""
         copies = [] if self._fused_sgd is None else self._fused_sgd.copies.values()
         replay = self.captured(self._next_update, self._position, *copies)
         if self._fused_sgd is not None:

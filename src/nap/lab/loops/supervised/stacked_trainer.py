@@ -175,7 +175,6 @@ class StackedTrainer:
         return {k * count + i: r for k, t in enumerate(self.trainers) for i, r in t.radii().items()}
 
     def _capture(self) -> Callable[[], None]:
-        """The update as a graph."""
         changing = [tensor for trainer in self.trainers for tensor in trainer.changing()]
         replay = capture(self._next_update, [self._position, self._skip, *self._leaves, *changing])
         if self._fused_sgd is not None:

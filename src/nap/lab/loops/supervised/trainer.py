@@ -93,7 +93,6 @@ class Trainer:
         return capture(step, [*self.changing(), *more])
 
     def changing(self) -> list[Tensor]:
-        """All tensors that an update changes."""
         moments = state_tensors(self.optimizer)
         return [*self.parameters, *moments, *self.model.buffers(), *self.monitor.tensors, self.num_correct]
 
@@ -151,7 +150,6 @@ class Trainer:
         return self.monitor.read() | {"accuracy": accuracy}
 
     def norms_and_rates(self) -> dict[str, float]:
-        """The norm of all parameters and the mean effective rate."""
         return norms_and_rates(self.model, self.optimizer, self.followed)
 
     def state_dict(self) -> dict[str, Any]:
@@ -183,7 +181,6 @@ EPS = 1e-5  # absolute: as fast as a norm written by hand, and weights on their 
 
 
 def vgg_factory(config: CifarConfig, shape: Sequence[int], classes: int) -> Callable[[], nn.Module]:
-    """Builds a network of these settings for images of `shape` (C, H, W) at each call."""
     return lambda: vgg(
         shape,
         classes,
@@ -198,7 +195,6 @@ def vgg_factory(config: CifarConfig, shape: Sequence[int], classes: int) -> Call
 
 
 def resnet_factory(config: ImageNetConfig, classes: int) -> Callable[[], nn.Module]:
-    """Builds a network of these settings at each call."""
     return lambda: ResNetV2(
         3, classes, blocks=config.blocks, width=config.width, small_stem=config.small_stem
     )

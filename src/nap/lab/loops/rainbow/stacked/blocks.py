@@ -66,7 +66,6 @@ class Blocks:
         self._places = torch.where(inside, places, total).to(self.device)  # `total`: a zero
 
     def new(self) -> Tensor:
-        """A memory of zeros."""
         dtype = next(iter(self._like.values())).dtype
         return torch.zeros(self.count, BLOCK, dtype=dtype, device=self.device)
 

@@ -65,7 +65,6 @@ class StackedLearner(Update):
 
     @property
     def updates(self) -> int:
-        """How many each agent has made."""
         return self.learners[0].updates
 
     def update(self, rates: Sequence[float], importance_exponent: float) -> None:
@@ -160,7 +159,6 @@ class StackedLearner(Update):
 
 
 def _check_alike(learners: Sequence[Learner]) -> None:
-    """Raise where agents cannot share an update."""
     first = learners[0]
     shapes = [{name: p.shape for name, p in learner.online.named_parameters()} for learner in learners]
     for learner, its in zip(learners, shapes, strict=True):

@@ -110,12 +110,10 @@ class StackedRainbowWork:
 
     @property
     def not_restored(self) -> str:
-        """What `load_state_dict` could not go on with, in words."""
         return self.runs[0].not_restored
 
 
 def _check_alike(configs: Sequence[AgentRun]) -> None:
-    """Raise where agents cannot play and learn step by step together."""
     first = configs[0]
     for config in configs[1:]:
         differ = [name for name in ALIKE if getattr(config, name) != getattr(first, name)]

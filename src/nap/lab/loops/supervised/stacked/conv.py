@@ -64,7 +64,6 @@ def _kernel_gradient(dy: Tensor, x: Tensor, side: int) -> Tensor:
 
 
 def _each(one: Callable[[Tensor, Tensor], Tensor], *stacks: Tensor) -> Tensor:
-    """Member by member."""
     return channels_last(torch.stack([one(*pair) for pair in zip(*stacks, strict=True)]))
 
 

@@ -159,7 +159,6 @@ def kernel_gradient(dy: Tensor, x: Tensor, side: int, *, tiles: Tiles | None = N
 
 
 def _summed(parts: Tensor, dtype: torch.dtype) -> Tensor:
-    """The sum over the first axis."""
     if len(parts) == 1:
         return parts[0].to(dtype)
     whole = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)

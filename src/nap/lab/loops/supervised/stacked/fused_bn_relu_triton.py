@@ -57,7 +57,7 @@ def _tile(
     P: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, POOL: tl.constexpr,
     BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Of a program that has some positions: its image, where they come out and go in, and bn_affine."""
+    """Of a program that has some positions: its image, where they come out and go in, and coefficients."""
     blocks = tl.cdiv(P, BP)
     n, c = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(1) * BC + tl.arange(0, BC)
     p = tl.program_id(0) % blocks * BP + tl.arange(0, BP)
@@ -207,7 +207,6 @@ def gradient(
 
 
 def _map(kernel: triton.JITFunction, out: Tensor, tensors: Sequence[Tensor], width: int, pool: bool) -> None:
-    """Over all positions that come out."""
     _check(*tensors)
     images, positions, channels = _sizes(out)
     bc = min(triton.next_power_of_2(channels), max(64, _NUMBERS // triton.next_power_of_2(positions)))
