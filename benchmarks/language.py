@@ -68,7 +68,7 @@ def seconds(one: Trainer, strings: torch.Tensor, options: argparse.Namespace) ->
     wait()
     began = time.perf_counter()
     for _ in range(options.steps):
-        one.step(*strings.chunk(options.parts))
+        one.update(*strings.chunk(options.parts))
     wait()
     return (time.perf_counter() - began) / options.steps
 

@@ -93,7 +93,7 @@ def test_an_interval_can_be_laid_down_in_the_middle(at: int, monkeypatch: pytest
     """Long intervals are made of chunks; the rows are still one an interval."""
     monkeypatch.setattr("nap.lab.loops.rainbow.run.CHUNK_STEPS", 64)
     whole, first, rest = (agent(NAP, frames=384, intervals=2) for _ in range(3))
-    assert (whole.total, whole.parts) == (6, 3)
+    assert (whole.total, whole.chunks_per_interval) == (6, 3)
     rows = finished(whole)
     assert [row["frames"] for row in rows] == [192, 384]
     again = [row for _ in range(at) for row in first.step() if "kind" not in row]

@@ -50,11 +50,13 @@ class RainbowWork:
         num_envs = settings.num_envs
         self.games = self._make(config.games[0], num_envs)
         shape = self.games.shape
-        per_interval = config.frames / (config.intervals * num_envs * self.games.frames_per_step)
-        self.parts = max(1, math.ceil(per_interval * num_envs / CHUNK_STEPS))  # chunks of an interval
-        self.steps = max(1, round(per_interval / self.parts))  # of each environment in a chunk
-        self.in_game = config.intervals * self.parts  # chunks of a game
-        self.total, self.done = len(config.games) * self.in_game, 0
+        interval_steps = config.frames / (config.intervals * num_envs * self.games.frames_per_step)
+        self.chunks_per_interval = max(1, math.ceil(interval_steps * num_envs / CHUNK_STEPS))
+        self.steps = max(
+            1, round(interval_steps / self.chunks_per_interval)
+        )  # of each environment in a chunk
+        self.chunks_per_game = config.intervals * self.chunks_per_interval
+        self.total, self.done = len(config.games) * self.chunks_per_game, 0
         self.steps_per_unit = max(1, self.steps * num_envs // settings.steps_per_update)
         self.replay = make_replay(
             num_envs,
@@ -66,21 +68,20 @@ class RainbowWork:
             device=device,
         )
 
-        def net() -> RainbowNet:
-            made = RainbowNet(
-                self.games.actions,
-                shape,
-                stack=settings.stack,
-                hidden=settings.hidden,
-                atoms=settings.atoms,
-            ).to(device)
-            if device.type == "cuda":  # channels last: what convolutions in TF32 are fastest with
-                made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            return made
+        def make_net() -> RainbowNet:
+            sizes: dict[str, Any] = {
+                "stack": settings.stack,
+                "hidden": settings.hidden,
+                "atoms": settings.atoms,
+            }
+            net = RainbowNet(self.games.actions, shape, **sizes).to(device)
+            if device.type == "cuda":  # convolutions in TF32 are fastest so
+                net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            return net
 
         with seeded(_number("start", config.seed)):
             states = torch.randint(0, 256, (2, settings.stack, *shape)).float().to(device)
-            online, projector = build(self.variant, net, states)
+            online, projector = build(self.variant, make_net, states)
         updates = self.total * self.steps_per_unit
         graph, compile_ = graph_and_compile(device, updates, WORTH_COMPILING, graph=graph, compile_=compile_)
         options: dict[str, Any] = {"graph": graph, "compile_": compile_}
@@ -105,7 +106,7 @@ class RainbowWork:
 
     def begin_chunk(self) -> None:
         """Seed the chunk's random numbers; enter a game, or begin anew what could not be restored."""
-        visit, chunk = divmod(self.done, self.in_game)
+        visit, chunk = divmod(self.done, self.chunks_per_game)
         self.learner.generator.manual_seed(_number("play", self.config.seed, self.done))
         if self._no_replay:
             self.replay.clear_()  # it fills anew before learning goes on
@@ -120,9 +121,9 @@ class RainbowWork:
 
     def rate_and_importance_exponent(self, step: int) -> tuple[Callable[[int], float], float]:
         """The learning-rate schedule, and the exponent of importance weights at a step of this chunk."""
-        visit, chunk = divmod(self.done, self.in_game)
+        visit, chunk = divmod(self.done, self.chunks_per_game)
         settings = self.config.settings
-        progress = (chunk * self.steps + step) / (self.in_game * self.steps)
+        progress = (chunk * self.steps + step) / (self.chunks_per_game * self.steps)
         rate = self.variant.rate(settings.learning_rate, self.updates_in(visit))
         return rate, settings.importance_exponent + progress * (1 - settings.importance_exponent)
 
@@ -142,20 +143,22 @@ class RainbowWork:
 
     def end_chunk(self) -> list[Row]:
         """The rows of an interval that is over; raises where an update was not finite."""
-        visit, chunk = divmod(self.done, self.in_game)
+        visit, chunk = divmod(self.done, self.chunks_per_game)
         self.learner.monitor.check()
         self.done += 1
-        interval, rest = divmod(chunk + 1, self.parts)
+        interval, rest = divmod(chunk + 1, self.chunks_per_interval)
         return [] if rest else self._rows(visit, interval)
 
     def updates_in(self, visit: int) -> int:
         """How many updates this visit to a game will bring."""
         settings, fills = self.config.settings, visit == 0 or self.config.changes.new_replay
-        steps = self.steps * self.in_game * settings.num_envs - (settings.min_replay_size if fills else 0)
+        steps = self.steps * self.chunks_per_game * settings.num_envs - (
+            settings.min_replay_size if fills else 0
+        )
         return max(1, steps // settings.steps_per_update)
 
     def state_dict(self) -> dict[str, Any]:
-        between_games = self.done % self.in_game == 0
+        between_games = self.done % self.chunks_per_game == 0
         keeps_replay = self.config.settings.save_replay and self.done < self.total  # not at the end
         return {
             "done": self.done,
@@ -179,7 +182,7 @@ class RainbowWork:
         self._no_replay = state["replay"] is None
         if state["games"] is None:
             return  # the next step enters a game
-        visit = self.done // self.in_game
+        visit = self.done // self.chunks_per_game
         if visit > 0:
             self._play(self.config.games[visit])
         self.games.load_state_dict(state["games"])
@@ -244,7 +247,8 @@ class RainbowWork:
 
     def _rows(self, visit: int, interval: int) -> list[Row]:
         config = self.config
-        per_interval = self.parts * self.steps * config.settings.num_envs * self.games.frames_per_step
+        chunk_frames = self.steps * config.settings.num_envs * self.games.frames_per_step
+        per_interval = self.chunks_per_interval * chunk_frames
         common = {"arm": self.variant.name, **config.tags, "game": config.games[visit], "seed": config.seed}
         common |= {"frames": (visit * config.intervals + interval) * per_interval}
         if len(config.games) > 1 or "cycle" in common:
