@@ -107,7 +107,7 @@ def described(name: str, record: Record) -> str:
     seeds = "1 seed" if record.seeds == 1 else f"{record.seeds} seeds"
     typed = ", ".join(f"`{words}`" for words in record.commands)
     took = f", {record.duration}" if record.duration else ""
-    note = f" {record.note}." if record.note else ""
+    note = f" {record.note.rstrip('.')}." if record.note else ""
     return (
         f"**{record.scale}: {counted(name, record)}.** {record.setting}; {seeds}, {record.device}, "
         f"{record.date}{took}.{note} {typed}"

@@ -121,10 +121,15 @@ def test_claims_are_told_apart_and_say_where() -> None:
 
 def test_each_network_and_stream_is_judged_apart() -> None:
     found = verdicts("fig4", True)
-    everywhere = {f"{n}, {s}, reset" for n in ("mlp", "cnn") for s in ("random labels", "permuted labels")}
+    everywhere = {
+        f"{n}, {s}, optimizer reset" for n in ("mlp", "cnn") for s in ("random labels", "permuted labels")
+    }
     assert {e.subject for e in found["fig4.nap-improves"]} == everywhere
     assert {e.subject for e in found["stats.nap-weight-norm"]} == everywhere
-    assert {e.subject for e in found["fig4.random-labels-harder"]} == {"mlp, reset", "cnn, reset"}
+    assert {e.subject for e in found["fig4.random-labels-harder"]} == {
+        "mlp, optimizer reset",
+        "cnn, optimizer reset",
+    }
     assert all(e.subject.startswith("mlp") for e in found["fig4.nap-mlp-indistinguishable"])
 
 
@@ -349,4 +354,4 @@ def test_treatments_of_the_optimizer_are_judged_apart() -> None:
     ]
     found = [(claim.id, e.subject) for claim, e in evaluate(Rows(rows))]
     assert len(found) == len(set(found))
-    assert {subject for _, subject in found} == {"reset", "keep"}
+    assert {subject for _, subject in found} == {"optimizer reset", "optimizer state kept"}

@@ -180,7 +180,7 @@ def test_an_installed_experiment_is_listed_run_swept_and_reported(site: Path, tm
     assert ran.returncode == 0, ran.stderr
     assert "The count rises." in ran.stdout
     judged = nap("claims", results, paths=(site,))
-    assert "1 claims: 1 hold" in judged.stdout, judged.stdout + judged.stderr
+    assert "1 claim: 1 hold" in judged.stdout, judged.stdout + judged.stderr
     assert "My counts" in (tmp_path / "results" / "counting-demo" / "report.html").read_text("utf-8")
     done = nap("sweep", "counting", "--out", swept, "--workers", "1", paths=(site,))
     assert done.returncode == 0, done.stdout + done.stderr

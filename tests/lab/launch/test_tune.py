@@ -162,7 +162,7 @@ def test_a_search_that_is_cut_off_is_concluded_from_what_is_finished(
     def cut_off(title: str, todo: Sequence[Job], how: Any) -> list[Any]:
         assert how.time_limit == pytest.approx(60, abs=5)
         run_here(title, todo[:2], how)
-        return [SimpleNamespace(standing="to do")]
+        return [SimpleNamespace(status="to do")]
 
     monkeypatch.setattr(tune_module, "driven", cut_off)
     assert main([*words, "--time-limit", "60"]) == STOPPED

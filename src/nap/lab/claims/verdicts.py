@@ -17,6 +17,7 @@ from nap.lab.rows import Row, Rows
 from nap.lab.seeds import for_tuning
 
 Result = tuple[Claim, Evidence]
+OPTIMIZER = {"reset": "optimizer reset", "keep": "optimizer state kept"}  # at a change of task
 MARKS = {Verdict.HOLDS: "✓", Verdict.FAILS: "✗", Verdict.OPEN: "?"}
 STATEMENT, EFFECT, REGION, SEEDS = 48, 31, 13, 5  # widths of columns; 100 with the gaps between them
 RIGHT = EFFECT + REGION + SEEDS + 2  # width of the text below the numbers
@@ -43,9 +44,20 @@ def evaluate(rows: Rows) -> list[Result]:
             for values, samples in groups[claim.group_by].items():
                 named = dict(zip(claim.group_by, values, strict=True))
                 if all(named.get(key, value) == value for key, value in claim.applies_to.items()):
-                    subject = ", ".join(str(value) for value in values if value is not None)
+                    subject = ", ".join(
+                        _label(key, value) for key, value in named.items() if value is not None
+                    )
                     results.append((claim, replace(claim.evaluate(samples), subject=subject)))
     return results
+
+
+def _label(column: str, value: Any) -> str:
+    """A value of a column in words.
+
+    >>> _label("network", "mlp"), _label("optimizer_state", "reset")
+    ('mlp', 'optimizer reset')
+    """
+    return OPTIMIZER.get(value, str(value)) if column == "optimizer_state" else str(value)
 
 
 def _experiments_about(rows: Rows) -> list[tuple[Experiment, str]]:
@@ -86,8 +98,8 @@ def summary(results: Iterable[Result]) -> str:
     """
     count = Counter(evidence.verdict for _, evidence in results)
     return (
-        f"{count.total()} claims: {count[Verdict.HOLDS]} hold, {count[Verdict.FAILS]} fail, "
-        f"{count[Verdict.OPEN]} open."
+        f"{count.total()} claim{'s' * (count.total() != 1)}: {count[Verdict.HOLDS]} hold, "
+        f"{count[Verdict.FAILS]} fail, {count[Verdict.OPEN]} open."
     )
 
 

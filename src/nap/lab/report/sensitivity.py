@@ -174,7 +174,7 @@ def ranges(tuning: Tuning) -> Html | None:
     rows = [
         element(
             "li",
-            f"{name}: best at {best:g}; within {TOLERANCE:.0%} of that from {low:g} to {high:g}"
+            f"{name}: best at {best:g}; results within {TOLERANCE:.0%} of it from {low:g} to {high:g}"
             f"{_fewer_seeds(tuning, name)}",
         )
         for name, found in ranges.items()

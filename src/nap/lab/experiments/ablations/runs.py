@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nap.lab.experiments.ablations import (
-    LAYER_NORM_DECAY,
-    NO_OFFSETS,
-    RAINBOW_DECAY,
-    RARELY,
-    AblationsConfig,
-)
+from nap.lab.experiments.ablations import LAYER_NORM_DECAY, NO_OFFSETS, RAINBOW_DECAY, RARELY, AblationsConfig
 from nap.lab.experiments.common.rainbow.runs import single_runs
 from nap.lab.experiments.experiment import Run
 from nap.lab.loops.rainbow.settings import LAYER_NORM, NAP, NAP_LINEAR, RAINBOW

@@ -20,7 +20,7 @@ Settings = TypeVar("Settings")
 
 
 def settings_of(config: Any, kind: Callable[..., Settings]) -> Settings:
-    """Of an experiment's settings, those that determine the rows of one network."""
+    """The part of an experiment's config that determines the rows of one network."""
     return kind(**{field.name: getattr(config, field.name) for field in fields(kind)})  # type: ignore[arg-type]
 
 
@@ -37,8 +37,8 @@ def seeded_runs(
 ) -> list[Run]:
     """A run for each arm and each of the config's seeds, or for each `seeds_per_run` of them.
 
-    How many seeds there are says nothing of one of them, so its settings have the usual number, whatever was
-    asked for: more can be added later, in the same folder, as long as the runs that are there stay the same.
+    The stored settings of a network do not depend on the number of seeds, so that more seeds can be added to
+    the folder later.
     """
     settings = replace(settings, seeds=type(settings).seeds, first_seed=0)
     first = config.first_seed
@@ -71,9 +71,9 @@ def named_seeds(seeds: range) -> str:
 def at_task_changes(
     name: str, states: Sequence[OptimizerState]
 ) -> Iterator[tuple[str, OptimizerState, dict[str, Any]]]:
-    """For each treatment of the optimizer: a run's name, the setting, and what its rows say of it.
+    """For each treatment of the optimizer: the run's name, the setting, and its columns in the rows.
 
-    Names and rows of "legacy" are those of runs that were made before there was the setting.
+    "legacy" keeps the names and rows of runs that are older than the setting.
 
     >>> list(at_task_changes("NaP", ["reset", "legacy"]))
     [('NaP, reset', 'reset', {'optimizer_state': 'reset'}), ('NaP', 'legacy', {})]
@@ -97,7 +97,7 @@ def arm_run(
     tags: Mapping[str, Any],
     kind: type[ContinualWork] = ContinualWork,
 ) -> Run:
-    """The run of one arm; `tags` are more fields of each of its rows."""
+    """The run of one arm; `tags` are further columns of its rows."""
     network = ArmRun(arm, config, tags)
 
     def start(device: torch.device) -> ContinualWork:

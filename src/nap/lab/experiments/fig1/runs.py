@@ -8,18 +8,8 @@ from dataclasses import replace
 from nap.lab.aliases import slug
 from nap.lab.experiments.common.runs import arm_run, at_task_changes
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.fig1 import (
-    AFFINE_ARMS,
-    ARMS,
-    Fig1Config,
-)
-from nap.lab.loops.population.settings import (
-    NAP,
-    NAP_PULL,
-    Arm,
-    OptimizerState,
-    continual,
-)
+from nap.lab.experiments.fig1 import AFFINE_ARMS, ARMS, Fig1Config
+from nap.lab.loops.population.settings import NAP, NAP_PULL, Arm, OptimizerState, continual
 
 
 def runs(config: Fig1Config) -> list[Run]:

@@ -8,14 +8,7 @@ from nap.lab.aliases import slug
 from nap.lab.experiments.common.runs import arm_run, at_task_changes
 from nap.lab.experiments.experiment import Run
 from nap.lab.experiments.fig4 import HIDDEN, Fig4Config, layer_norm_with
-from nap.lab.loops.population.settings import (
-    LAYER_NORM,
-    Arm,
-    Network,
-    OptimizerState,
-    StreamKind,
-    continual,
-)
+from nap.lab.loops.population.settings import LAYER_NORM, Arm, Network, OptimizerState, StreamKind, continual
 
 
 def runs(config: Fig4Config) -> list[Run]:

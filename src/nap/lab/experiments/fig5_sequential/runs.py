@@ -8,11 +8,7 @@ from typing import Any
 
 from nap.lab.experiments.common.rainbow.runs import agent_run
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.fig5_sequential import (
-    CONTINUAL,
-    FRESH,
-    Fig5SequentialConfig,
-)
+from nap.lab.experiments.fig5_sequential import CONTINUAL, FRESH, Fig5SequentialConfig
 from nap.lab.loops.rainbow.games import BUILT_IN
 from nap.lab.loops.rainbow.settings import AgentRun, Changes, RainbowArm
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from nap.lab.aliases import slug
 from nap.lab.experiments.common.runs import seeded_runs
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.induction import (
-    ARMS,
-    InductionConfig,
-)
+from nap.lab.experiments.induction import ARMS, InductionConfig
 from nap.lab.loops.language.string_run import CopyingWork
 
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 from nap.lab.aliases import slug
 from nap.lab.experiments.common.runs import at_task_changes, seeded_runs, settings_of
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.strings import (
-    ARMS,
-    StringsConfig,
-)
-from nap.lab.loops.language.settings import (
-    MemorizationConfig,
-    MemorizationRunConfig,
-    with_weight_decay,
-)
+from nap.lab.experiments.strings import ARMS, StringsConfig
+from nap.lab.loops.language.settings import MemorizationConfig, MemorizationRunConfig, with_weight_decay
 from nap.lab.loops.language.string_run import MemorizationWork
 
 

@@ -6,10 +6,7 @@ from dataclasses import replace
 
 from nap.lab.experiments.common.runs import seeded_runs, settings_of
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.table1_cifar import (
-    ARMS,
-    Table1CifarConfig,
-)
+from nap.lab.experiments.table1_cifar import ARMS, Table1CifarConfig
 from nap.lab.loops.supervised.cifar_run import CifarWork
 from nap.lab.loops.supervised.settings import CifarConfig, VisionArm
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from nap.lab.experiments.common.runs import seeded_runs, settings_of
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.table1_imagenet import (
-    ARMS,
-    Table1ImageNetConfig,
-)
+from nap.lab.experiments.table1_imagenet import ARMS, Table1ImageNetConfig
 from nap.lab.loops.supervised.imagenet_run import ImageNetWork
 from nap.lab.loops.supervised.settings import ImageNetConfig
 

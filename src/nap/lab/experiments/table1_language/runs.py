@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from nap.lab.experiments.common.runs import seeded_runs, settings_of
 from nap.lab.experiments.experiment import Run
-from nap.lab.experiments.table1_language import (
-    ARMS,
-    Table1LanguageConfig,
-)
+from nap.lab.experiments.table1_language import ARMS, Table1LanguageConfig
 from nap.lab.loops.language.language_model_run import LanguageModelWork
 from nap.lab.loops.language.settings import LanguageModelConfig
 
