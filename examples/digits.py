@@ -1,8 +1,8 @@
 """One minute of plasticity loss, and its cure, in an ordinary training loop.
 
-A network learns random labels for 1024 handwritten digits; every 200 updates the labels are drawn anew.
-Three copies of one network meet the same labels and batches: as it is, with the norms of step 1, and with
-both steps of NaP. All of nap is in `prepare`; the rest is an ordinary training loop, a table and a plot.
+A network learns random labels for 1024 handwritten digits, with new labels every 200 updates. Three copies
+see the same labels and batches: one plain, one with the norms of step 1, one with both steps of NaP. All uses
+of nap are in `prepare`; the rest is an ordinary training loop, a table and a plot.
 """
 
 from __future__ import annotations

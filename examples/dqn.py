@@ -1,6 +1,6 @@
-"""A DQN in one file: CartPole, its own loop, and NaP in two lines.
+"""DQN on CartPole in one file, with NaP in two lines.
 
-The agent prints the mean return of its latest episodes as it learns; 500 is the most that CartPole gives.
+It prints the mean return of the latest episodes while it learns; CartPole's maximum is 500.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import nap
 GAMMA, BATCH_SIZE = 0.99, 64
 LEARNING_RATE, LAST_LEARNING_RATE = 1e-3, 1e-5
 LEARN_FROM_STEP, LEARN_EVERY_STEPS, TARGET_EVERY_STEPS = 500, 2, 250
-EXPLORE_STEPS, LAST_EPSILON = 4_000, 0.03  # ε falls in a line to its last value
+EXPLORE_STEPS, LAST_EPSILON = 4_000, 0.03  # ε falls linearly to its last value
 
 
 class Replay:
@@ -67,11 +67,11 @@ def train(steps: int, seed: int, *, use_nap: bool = True) -> list[float]:
     env = gymnasium.make("CartPole-v1")
     network = q_network(4, 2)
     if use_nap:
-        nap.normalize_(network, torch.zeros(2, 4))  # step 1: before the optimizer and the target are made
+        nap.normalize_(network, torch.zeros(2, 4))  # NaP: step 1, before optimizer and target
     target = copy.deepcopy(network)
     optimizer = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE)
     if use_nap:
-        nap.Projector(network, output="free").attach(optimizer)  # step 2; values have a scale to find
+        nap.Projector(network, output="free").attach(optimizer)  # NaP: step 2; values have a scale to find
     updates = (steps - LEARN_FROM_STEP) // LEARN_EVERY_STEPS
     schedule = nap.schedules.linear(optimizer, total_steps=max(updates, 1), end_value=LAST_LEARNING_RATE)
 
@@ -110,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--without-nap", action="store_true", help="the same agent as it is")
+    parser.add_argument("--without-nap", action="store_true", help="train the plain agent")
     args = parser.parse_args()
     torch.set_num_threads(1)
     start = time.perf_counter()

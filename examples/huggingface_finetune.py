@@ -1,4 +1,4 @@
-"""A small GPT-2 in Hugging Face's Trainer with NaP: trained on one text, then tuned to another.
+"""A small GPT-2 with NaP in Hugging Face's Trainer: trained on one text, then fine-tuned on another.
 
 The model starts from random weights, so nothing is fetched. The texts are patterns of characters; the second
 run continues from the checkpoint of the first, radii included.

@@ -1,6 +1,6 @@
 """A classifier of handwritten digits in PyTorch Lightning, with NaP in one line: a callback.
 
-Halfway the labels are permuted, so that it has to learn anew. The monitor's numbers go to a CSV file.
+Halfway through, the labels are permuted, so that it has to learn again. The monitor logs to a CSV file.
 """
 
 from __future__ import annotations

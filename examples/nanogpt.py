@@ -1,7 +1,8 @@
 """A small GPT in one file, in nanoGPT's style, on characters of Python's library. NaP is the marked lines.
 
-Its start is nanoGPT's: entries of 0.02, those that end a residual branch smaller by √(2·blocks), the output
-tied to the token table. NaP leaves table and output free and lets small branches grow.
+Its initialization is nanoGPT's: a standard deviation of 0.02, smaller by √(2·blocks) at the end of residual
+branches, and an output layer tied to the token embedding. NaP leaves embedding and output free and lets small
+branches grow.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class GPT(nn.Module):
 
 
 def library() -> tuple[Tensor, Tensor, int]:
-    """Some of Python's library as characters, to learn from and to be judged on; and how many there are."""
+    """Characters of Python's library for training and evaluation, and how many kinds there are."""
     text = "".join(inspect.getsource(module) for module in (argparse, textwrap, inspect))
     known = {character: i for i, character in enumerate(sorted(set(text)))}
     tokens = torch.tensor([known[character] for character in text])
@@ -83,7 +84,7 @@ def train(updates: int, seed: int, *, lr: float = 3e-3, use_nap: bool = True) ->
         {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0},
     ]
     if use_nap:
-        nap.normalize_(model, valid[0][:2], norm="rms")  # NaP: step 1, before the optimizer is made
+        nap.normalize_(model, valid[0][:2], norm="rms")  # NaP: step 1, before the optimizer is built
         projector = nap.Projector(model)  # NaP
         groups = projector.param_groups(weight_decay=WEIGHT_DECAY)  # NaP: no decay on projected weights
     optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
@@ -116,7 +117,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--without-nap", action="store_true", help="the same model as it is")
+    parser.add_argument("--without-nap", action="store_true", help="train the plain model")
     args = parser.parse_args()
     torch.set_num_threads(1)
     start = time.perf_counter()

@@ -1,6 +1,6 @@
 """PPO in one file, in CleanRL's style: CartPole, several environments at once. NaP is the marked lines.
 
-The agent prints its mean return as it learns; 500 is the most that CartPole gives.
+It prints the mean return while it learns; CartPole's maximum is 500.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def layer(inputs: int, outputs: int, gain: float = 2**0.5) -> nn.Linear:
 
 
 class Agent(nn.Module):
-    """Two networks, and no forward of its own."""
+    """Actor and critic: two networks without a shared forward."""
 
     def __init__(self, inputs: int, actions: int, width: int = 64):
         super().__init__()
@@ -57,7 +57,7 @@ def train(total_steps: int, seed: int, *, lr: float = 2.5e-4, use_nap: bool = Tr
     )
     agent = Agent(4, 2)
     if use_nap:
-        batch = torch.zeros(2, 4)  # NaP: step 1 for each network, before the optimizer is made
+        batch = torch.zeros(2, 4)  # NaP: step 1 for each network, before the optimizer is built
         nap.normalize_(agent.actor, batch)  # NaP
         nap.normalize_(agent.critic, batch)  # NaP
     optimizer = torch.optim.Adam(agent.parameters(), lr=lr, eps=1e-5)
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=2.5e-3)
-    parser.add_argument("--without-nap", action="store_true", help="the same agent as it is")
+    parser.add_argument("--without-nap", action="store_true", help="train the plain agent")
     args = parser.parse_args()
     torch.set_num_threads(1)
     start = time.perf_counter()

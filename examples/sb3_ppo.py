@@ -1,4 +1,4 @@
-"""PPO of Stable-Baselines3 on CartPole: a policy with NaP is a policy class."""
+"""PPO of Stable-Baselines3 on CartPole, with NaP by its policy class; saved and loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nap.integrations.stable_baselines3 import NaPActorCriticPolicy
 
 
 def mean_return(model: PPO, episodes: int) -> float:
-    """Of the policy as it acts in training: it draws its actions."""
+    """The mean return with sampled actions, as in training."""
     env = model.get_env()
     assert env is not None
     returns, _ = evaluate_policy(model, env, episodes, deterministic=False)
