@@ -1,5 +1,8 @@
 """Where the features of a product are in what its module returns."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -66,14 +69,76 @@ def test_one_whose_features_stay_on_their_axis_has_it_on_what_the_module_returns
     nap.verify(model, SERIES)
 
 
-def test_a_sum_of_products_that_is_moved_is_refused_rather_than_normalised_over_time():
-    def low_rank(net: Written, x: Tensor) -> Tensor:
+def test_a_low_rank_sum_that_is_moved_is_refused_rather_than_normalised_over_time():
+    def moved(net: Written, x: Tensor) -> Tensor:
         return (net.base(x) + net.up(net.down(x))).mT
 
     torch.manual_seed(0)
-    layers = {"base": nn.Linear(8, 7), "down": nn.Linear(8, 2), "up": nn.Linear(2, 7)}
-    model = Written(
-        lambda net, x: net.head(net.part(x).tanh()), part=Written(low_rank, **layers), head=nn.Linear(5, 2)
-    )
+    part = Written(moved, base=nn.Linear(8, 7), down=nn.Linear(8, 2), up=nn.Linear(2, 7))
+    model = Written(lambda net, x: net.head(net.part(x).tanh()), part=part, head=nn.Linear(5, 2))
     with pytest.raises(ValueError, match=r"part\.base\.weight: .*no place to hang a norm"):
         nap.normalize_(model, SERIES)
+
+
+def test_each_layer_of_a_sum_that_is_moved_has_its_own_norm():
+    torch.manual_seed(0)
+    part = Written(lambda net, x: net.a(x) + net.b(x.mT).mT, a=nn.Linear(8, 7), b=nn.Conv1d(8, 7, 1))
+    model = Written(lambda net, x: net.head(net.part(x).tanh()), part=part, head=nn.Linear(7, 2))
+    plan = nap.normalize_(model, SERIES)
+    assert [(p.module, p.width) for p in plan.placements] == [("part.a", 7), ("part.b", 7)]
+    nap.verify(model, SERIES)
+
+
+ENTERED: dict[str, tuple[Tensor, tuple[int, ...], Any, tuple[str, int, int]]] = {
+    "images": (IMAGE, (7, 8, 1, 1), F.conv2d, ("sample", 7, 2)),
+    "series": (SERIES.mT, (7, 8, 1), F.conv1d, ("channels", 7, 1)),
+    "features": (SERIES, (7, 8), F.linear, ("features", 7, 0)),
+}
+
+
+def low_rank(net: Written, x: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    return product(x, net.w) + product(product(x, net.down), net.up)
+
+
+@pytest.mark.parametrize("name", ENTERED)
+def test_a_norm_in_front_of_an_activation_is_over_the_features_of_what_enters(name: str):
+    torch.manual_seed(0)
+    x, shape, product, expected = ENTERED[name]
+    parts = {"w": weight(*shape), "down": weight(2, *shape[1:]), "up": weight(7, 2, *shape[2:])}
+    model = Written(lambda net, x: net.act(low_rank(net, x, product)).sum(), act=nn.GELU(), **parts)
+    (placement,) = nap.normalize_(model, x).placements
+    assert placement.action == "normalise input"
+    assert (placement.layout, placement.width, placement.spatial) == expected
+    nap.verify(model, x)
+
+
+def test_where_they_are_on_another_axis_it_is_refused():
+    torch.manual_seed(0)
+    parts = {"w": weight(7, 8), "down": weight(2, 8), "up": weight(7, 2)}
+    model = Written(lambda net, x: net.act(low_rank(net, x, F.linear).mT).sum(), act=nn.GELU(), **parts)
+    with pytest.raises(ValueError, match="no place to hang a norm"):
+        nap.normalize_(model, SERIES)
+
+
+def written(h: Tensor) -> Tensor:
+    h[..., 0] = 1.0
+    return h
+
+
+FILLED: dict[str, Callable[[Tensor], Tensor]] = {
+    "pad": lambda h: F.pad(h, (0, 1), value=1.0)[..., 1:],
+    "where": lambda h: torch.where(torch.eye(7).bool()[:5], 1.0, h),
+    "masked_fill": lambda h: h.masked_fill(torch.eye(7).bool()[:5], 1.0),
+    "scatter": lambda h: h.scatter(-1, torch.zeros(2, 5, 1, dtype=torch.long), 1.0),
+    "index_fill": lambda h: h.index_fill(-1, torch.tensor([0]), 1.0),
+    "setitem": written,
+}
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_numbers_beside_features_do_not_scale_with_the_weight(name: str):
+    torch.manual_seed(0)
+    parts = {"layer": nn.Linear(8, 7, bias=False), "norm": nn.LayerNorm(7)}
+    model = Written(lambda net, x: net.norm(FILLED[name](net.layer(x))), **parts)
+    nap.normalize_(model, SERIES)
+    assert nap.weight_groups(model)["layer.weight"].role is nap.Role.JOINT

@@ -10,6 +10,7 @@ from torch import nn
 
 from nap.conversion.carriers import carrier_of, has_direction, product_name
 from nap.conversion.decision import Decision, Want
+from nap.conversion.extent import layout_of
 from nap.conversion.placement import Note, Placement
 from nap.conversion.shared import shared_by
 from nap.norms.norm import CHILD, EPS, FusedNorm, has_parts
@@ -145,6 +146,8 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
             "normalise it by hand",
         )
         return
+    if meeting.features.get(carry) == frozenset():  # none of them: it was beside what is
+        return
     first_bent_by = carry.curve[0] if carry.curve else meeting.operation  # of |x| and x² any x will do
     if {meeting.operation, first_bent_by} <= _OF_POSITIVES:
         reason = (
@@ -256,6 +259,7 @@ def _at_input(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry, us
     module = decision.model.get_submodule(where)
     can_carry = is_plain_leaf(module) and CHILD not in module._modules and not decision.is_told(where)
     shared = shared_by(flow, meeting, carry, where)
+    axis = -1 if attention else meeting.axes.get(carry)
     if shared:
         decision.refuse(
             min(use.sources),
@@ -263,17 +267,19 @@ def _at_input(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry, us
             f"give this use of {where} a module of its own",
         )
         return
-    if where != carry.site and can_carry and (carry.slot or not attention):
+    if where != carry.site and can_carry and (carry.slot or not attention) and axis is not None:
         if where in decision.placements or decision.excluded(where):  # a norm of a sum is on all that enters
             return
-        width = meeting.contracted.get(carry, meeting.shape[-1])
+        width = meeting.contracted.get(carry, meeting.shape[axis])
+        layout = layout_of(decision.options, axis, use.spatial)
         if width == 1:
             decision.leave_one_feature(where, f"enters {meeting.operation}")
             return
         decision.placements[where] = Placement(
             where, "normalise input", type(module).__name__,
             f"{carry.site or min(use.sources)} enters it and cannot carry a norm itself",
-            width=width, centre=decision.options.norm == "layer" and not attention,
+            width=width, layout=layout, spatial=-1 - axis,
+            centre=decision.options.norm == "layer" and not attention,
             scale=decision.options.affine != "none",
             offset=decision.options.affine == "scale_offset" and not attention,
             eps=EPS if decision.options.eps == "relative" else decision.options.eps,

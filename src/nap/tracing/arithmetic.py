@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -40,6 +41,16 @@ _ROUNDINGS = frozenset(  # numbers that jump where what they were made of does n
 )
 _TO_FREQUENCIES = frozenset("fft rfft fft2 rfft2 fftn rfftn stft ihfft".split())  # noqa: SIM905
 _FROM_FREQUENCIES = frozenset("ifft irfft ifft2 irfft2 ifftn irfftn istft hfft".split())  # noqa: SIM905
+_FILLINGS = {  # which arguments of a call are such numbers
+    "pad": [(3, "value")],
+    "constant_pad_nd": [(2, "value")],
+    "pad_packed_sequence": [(2, "padding_value")],
+    "where": [(1, "input"), (2, "other")],
+    "masked_fill": [(2, "value")],
+    "setitem": [(2, "value")],
+    "scatter": [(3, "value")],
+    "index_fill": [(3, "value")],
+}
 _CHUNKS = frozenset(
     "chunk split split_with_sizes tensor_split hsplit unbind narrow unsafe_chunk unsafe_split".split()  # noqa: SIM905
 )
@@ -70,12 +81,20 @@ def follow_sum(call: Call) -> Outcome:
         moved = [homogeneity.of_product([part, weight]) for part in (start, end)]
         value = replace(value, degrees=homogeneity.of_sum([start, *moved]))
         value = _by_itself(call, value if operands[2].index else _interpolated(value, operands))
+    if any(number != 0 and abs(number) != math.inf for number in _filling(call)):
+        value = replace(value, degrees=homogeneity.of_sum([value.degrees, homogeneity.NONE]))
     if call.name in _MASKING:
         value = masked(call, value, call.tensors[-1 if call.name == "where" else 0])
         value = _by_own_choice(call, value)
     if call.name in _TO_FREQUENCIES or call.name in _FROM_FREQUENCIES:
         value = replace(value, fourier=call.name in _TO_FREQUENCIES)
     return value
+
+
+def _filling(call: Call) -> list[complex]:
+    """The numbers that a call puts beside the elements of its tensors."""
+    given = [call.argument(place, word) for place, word in _FILLINGS.get(call.name, ())]
+    return [number for number in given if isinstance(number, (int, float, complex))]
 
 
 def _sampled(call: Call, image: Value) -> Value:
@@ -233,7 +252,7 @@ def follow_quotient(call: Call) -> Value:
     positive = all(not t.is_meta and bool((t > 0).all()) for t in denominators if t.is_floating_point())
     straight = any(not c.bent for v in below for c in v.carry)
     name = DIVISION_BY_POSITIVES if positive and straight else "a division"
-    return curved(call, value, call.tensors, keys={c.key for v in below for c in v.carry}, name=name)
+    return curved(call, value, denominators, keys={c.key for v in below for c in v.carry}, name=name)
 
 
 def follow_power(call: Call) -> Outcome:

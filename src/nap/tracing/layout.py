@@ -43,6 +43,8 @@ def keeps_features(product: Tensor, copy: Tensor | None, result: Tensor, axis: i
     """Whether `result`, made of a product or of its copy, lists the same features on the same axis."""
     if result.ndim < -axis:
         return False
+    if not product.numel():  # an expert that no token chose
+        return product.shape[axis] == result.shape[axis]
     if copy is not None and result._base is copy:
         return result.shape[axis] == copy.shape[axis] and result.stride(axis) == copy.stride(axis)
     try:

@@ -128,6 +128,8 @@ def meet(
         bent_at = place_of(rec, carry) if carry.bent else None
         if bent_at is not None and carry.call in bent_at.active:
             meeting.early.add(carry)
+        if not softmax and (carry.call in calls or rec.flow.uses[carry.key].output is None):
+            meeting.axes[carry] = rec.feature_axis(carry, tensor)
         try:
             _locate(rec, meeting, carry, tensor, temperature)
         except LayoutError as fault:

@@ -103,7 +103,7 @@ _TABLE: dict[Kind, str] = {
         dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout
         feature_alpha_dropout native_dropout requires_grad index_add scatter scatter_add scatter_reduce
         index_put index_copy setitem copy lerp diff trapz get_T get_mT get_H get_mH get_data get_real
-        get_imag as_strided atleast_1d atleast_2d atleast_3d
+        index_fill get_imag as_strided atleast_1d atleast_2d atleast_3d
         meshgrid unsafe_view identity to_dense nan_to_num add_n segment_reduce view_copy rename
         as_subclass pin_memory tril triu diag diagonal diag_embed diagonal_scatter
         slice_scatter select_scatter fft rfft irfft ifft fft2 rfft2 irfft2 ifft2 fftn rfftn

@@ -73,6 +73,7 @@ class Meeting:
     hidden: bool  # it counts as hidden: by its kind, or as something parametric comes after it
     place: str | None = None  # the running module, where it was given all that meets here
     features: dict[Carry, frozenset[int] | None] = field(default_factory=dict)  # None: all of them
+    axes: dict[Carry, int | None] = field(default_factory=dict)  # of features, for what is made right here
     heads: dict[Carry, Heads] = field(default_factory=dict)
     contracted: dict[Carry, int] = field(default_factory=dict)  # length of the vectors that q·k sums over
     temperature: float = 1.0  # factor between the q·k product and the softmax

@@ -164,33 +164,34 @@ class Recorder(TorchFunctionMode):
         sites |= {c for c in value.carry if c.call == frame.call}
         plain = self.nonlinear == frame.nonlinear_before
         if plain and len({c.site for c in sites}) > 1 and sites == value.carry and frame.site:
-            value = self._unite(frame, output, value)
+            kept = all(self.feature_axis(c, output) is not None for c in sites)
+            if kept or any(self.flow.uses[c.key].joined for c in sites):
+                value = self._unite(frame, output, value, kept)
         mine = [c for c in value.carry if c.call == frame.call]
         if not mine:
             return None
         for c in mine:
-            if self._keeps_features(c, output):
+            if self.feature_axis(c, output) is not None:
                 self.flow.uses[c.key].output = output
         clone = output.clone()  # later in-place operations must not touch what gradients are taken of
         self.put(clone, value)
         self.streams.same(output, clone)
         return clone
 
-    def _keeps_features(self, carry: Carry, output: Tensor) -> bool:
-        """Whether the features of a product are where they were in what a module returns."""
+    def feature_axis(self, carry: Carry, result: Tensor) -> int | None:
+        """The axis of a product's features in what came of it, if they are where they were."""
+        use = self.flow.uses[carry.key]
         converted = CHILD in self.modules[carry.site]._modules
         if converted or (carry.moved is None and not carry.batch_norm):
-            return True
-        use = self.flow.uses[carry.key]
-        if use.made is None or (use.spatial and use.made.ndim != output.ndim):
-            return False
-        return keeps_features(use.made, use.copy, output, use.axis)
+            return use.axis
+        if use.made is None or (use.spatial and use.made.ndim != result.ndim):
+            return None
+        return use.axis if keeps_features(use.made, use.copy, result, use.axis) else None
 
-    def _unite(self, frame: Frame, output: Tensor, value: Value) -> Value:
+    def _unite(self, frame: Frame, output: Tensor, value: Value, kept: bool) -> Value:
         """A module that is linear in its producers (noisy layers, LoRA) counts as one producer."""
         inner = [self.flow.uses[c.key] for c in sorted(value.carry, key=lambda c: c.key)]
         self.operations += 1
-        kept = all(self._keeps_features(c, output) for c in value.carry)
         united = Carry(frame.site, frame.call, self.operations, moved=None if kept else "")
         self.flow.uses[united.key] = Use(
             frozenset().union(*(u.sources for u in inner)),
