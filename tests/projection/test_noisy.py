@@ -270,3 +270,12 @@ def test_a_projection_on_the_device_waits_for_no_word_and_can_be_masked() -> Non
 def test_a_wrong_policy_is_refused() -> None:
     with pytest.raises(ValueError, match="noise='both' is not a choice"):
         nap.Projector(model_of("parameters"), noise="both")  # type: ignore[arg-type]
+
+
+def test_rates_can_be_read_under_a_brake() -> None:
+    model = model_of("parameters")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    nap.Projector(model, brake=0.5).attach(optimizer)
+    weight = next(iter(nap.effective_learning_rates(model, optimizer)))
+    norm = model.get_parameter(weight).norm().item()
+    assert nap.effective_learning_rates(model, optimizer)[weight] == pytest.approx(0.1 / norm)

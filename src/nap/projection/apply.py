@@ -13,9 +13,10 @@ from torch import Tensor
 
 from nap.projection.affine import apply_, decay_scale_offset, joint_scale_offset
 from nap.projection.names import shortened
-from nap.projection.noisy import Two, norms_together, project_together_
+from nap.projection.noisy import Two, places, project_together_
 from nap.projection.plan import NamePair
 from nap.projection.sphere import norms_like, project_tensors_
+from nap.projection.steps import norms_together
 
 _FEW = 64
 CHECK_EVERY = 100  # projections, where a check makes the host wait for the device
@@ -117,9 +118,10 @@ def affine_all_(
 
 def ratios_of(find: Callable[[str], Tensor], radii: Tensors, pairs: Collection[Two]) -> dict[str, float]:
     """‖W‖/ρ by name; pairs count as one; of several norms, the ratio furthest from one."""
-    ratios, shares = {}, {name: pair for pair in pairs for name in pair}
-    for name, radius in radii.items():
-        norm = norms_together(radius, map(find, shares.get(name, (name,))))
+    names, limits = list(radii), list(radii.values())
+    norms = norms_together([find(name) for name in names], limits, places(names, pairs))
+    ratios = {}
+    for name, norm, radius in zip(names, norms, limits, strict=True):
         ratio = (norm / radius.to(norm.device)).flatten()
         ratios[name] = ratio[(ratio - 1).abs().argmax()].item()
     return ratios
@@ -127,10 +129,10 @@ def ratios_of(find: Callable[[str], Tensor], radii: Tensors, pairs: Collection[T
 
 def lengths_of(find: Callable[[str], Tensor], radii: Tensors, pairs: Collection[Two]) -> dict[str, Tensor]:
     """The length of a relative step at rate 1: ρ, shared by a pair in proportion to its norms."""
-    lengths, shares = {}, {name: pair for pair in pairs for name in pair}
-    for name, radius in radii.items():
-        lengths[name] = radius
-        if name in shares:
-            norm = norms_like(radius, find(name))
-            lengths[name] = radius.to(norm.device) * norm / norms_together(radius, map(find, shares[name]))
+    lengths = dict(radii)
+    for pair in pairs if radii else ():
+        limits = [radii[name] for name in pair]
+        single = norms_together([find(name) for name in pair], limits)
+        joint = torch.hypot(*single)
+        lengths |= {n: r.to(s.device) * s / joint for n, r, s in zip(pair, limits, single, strict=True)}
     return lengths

@@ -13,9 +13,9 @@ from typing import Any, Literal
 from torch import Tensor
 
 from nap.projection.apply import DirectionCheck, Tensors, is_skipped, project_all_
-from nap.projection.noisy import Two
+from nap.projection.noisy import Two, places
 from nap.projection.refusals import refuse
-from nap.projection.steps import Pairs, Rate, brake_, norms_together, relative_
+from nap.projection.steps import Rate, brake_, norms_together, relative_
 
 _WAY = "Projector(model, update='free', brake=1)"
 
@@ -72,7 +72,7 @@ class Limits:
         if self.brake == 1:
             return WeightsBefore(copies, rates=rates)
         names, weights = list(tensors), list(tensors.values())
-        norms = norms_together(weights, [radii[name] for name in names], _places(names, pairs))
+        norms = norms_together(weights, [radii[name] for name in names], places(names, pairs))
         return WeightsBefore(copies, dict(zip(names, norms, strict=True)), rates)
 
     def act_(
@@ -87,15 +87,15 @@ class Limits:
     ) -> None:
         """After a step: its length, then projection or the brake. Without a start projection alone."""
         names, weights, limits = list(radii), [tensors[name] for name in radii], list(radii.values())
-        places = _places(names, pairs)
+        together = places(names, pairs)
         if start is not None and self.relative:
             before, rates = (_of(names, found) for found in (start.weights, start.rates))
-            relative_(weights, before, limits, rates, together=places)
+            relative_(weights, before, limits, rates, together=together)
         if start is None or self.brake == 1:
             project_all_(tensors, radii, pairs, growing, when, check)
             return
         before, grows = _of(names, start.norms), [name in growing for name in names]
-        norms = brake_(weights, before, limits, grows, self.brake, together=places, when=when)
+        norms = brake_(weights, before, limits, grows, self.brake, together=together, when=when)
         if not is_skipped(when) and check.is_due(
             [n for n, grow in zip(norms, grows, strict=True) if not grow]
         ):
@@ -142,11 +142,6 @@ class Limits:
                     f"{option}={was!r}) goes on as before; to change over on purpose, set "
                     f"state['settings'][{option!r}] = {now!r} and choose new rates"
                 )
-
-
-def _places(names: Sequence[Any], pairs: Collection[Two]) -> Pairs:
-    place = {name: number for number, name in enumerate(names)}
-    return [(place[one], place[other]) for one, other in pairs if one in place and other in place]
 
 
 def _of(names: Sequence[Any], found: Mapping[Any, Any]) -> list[Any]:

@@ -7,16 +7,15 @@ less.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from nap.projection.plan import ProjectionPlan
-from nap.projection.sphere import factors_to, is_sharded, norms_like, norms_over, replicated_like
+from nap.projection.sphere import factors_to
+from nap.projection.steps import Pairs, in_one, norms_together, scale_
 from nap.weights import WeightTable
 
 Two = tuple[str, str]  # names of a noisy layer's means and of its noise
@@ -50,38 +49,24 @@ def shared(radii: Mapping[str, Tensor], pairs: Iterable[Two]) -> dict[str, Tenso
     return {name: radius for pair, radius in joined.items() for name in pair}
 
 
-def norms_together(radius: Tensor, weights: Iterable[Tensor]) -> Tensor:
-    """The joint norms of several weights of one shape, in the shape of `radius`."""
-    return torch.stack([norms_like(radius, weight) for weight in weights]).square().sum(0).sqrt()
+def places(names: Sequence[str], pairs: Iterable[Two]) -> Pairs:
+    """The positions of pairs in a list of names; only those with both halves in it."""
+    place = {name: number for number, name in enumerate(names)}
+    return [(place[one], place[other]) for one, other in pairs if one in place and other in place]
 
 
 @torch.no_grad()
 def project_together_(
-    groups: Sequence[Sequence[Tensor]], radii: Sequence[Tensor], *, when: Tensor | None = None
+    pairs: Sequence[tuple[Tensor, Tensor]], radii: Sequence[Tensor], *, when: Tensor | None = None
 ) -> None:
-    """(μ, σ) ← ρ·(μ, σ)/‖(μ, σ)‖ in place, for each group of weights of one shape; see `project_tensors_`.
+    """(μ, σ) ← ρ·(μ, σ)/‖(μ, σ)‖ in place, for each pair of weights of one shape; see `project_tensors_`.
 
     >>> mean, noise = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 4.0]])
     >>> project_together_([(mean, noise)], [torch.tensor([[1.0]])])
     >>> mean, noise
     (tensor([[0.6000, 0.0000]]), tensor([[0.0000, 0.8000]]))
     """
-    whole: dict[Any, list[tuple[Sequence[Tensor], Tensor]]] = defaultdict(list)
-    for weights, radius in zip(groups, radii, strict=True):
-        if radius.numel() == 1 and not any(map(is_sharded, weights)):
-            whole[weights[0].device, weights[0].dtype, len(weights)].append((weights, radius))
-            continue
-        factor = factors_to(radius, norms_together(radius, weights), when)
-        for weight in weights:
-            weight.mul_(replicated_like(factor, weight))
-    for (device, dtype, size), alike in whole.items():
-        flat = [weight for weights, _ in alike for weight in weights]
-        if device.type == "cpu":
-            norms = torch.cat([norms_over(w, range(w.ndim)).reshape(1) for w in flat])
-        else:
-            wide = torch.promote_types(dtype, torch.float32)
-            norms = torch.stack(torch._foreach_norm(flat, 2, dtype=wide))
-        together = norms.view(-1, size).square().sum(1).sqrt()
-        factors = factors_to(torch.cat([radius.reshape(1) for _, radius in alike]), together, when)
-        of_each = factors.unsqueeze(1).expand(-1, size).reshape(-1, 1)
-        torch._foreach_mul_(flat, list(of_each.unbind()))
+    weights = [weight for pair in pairs for weight in pair]
+    both = [radius for radius in radii for _ in range(2)]
+    norms = norms_together(weights, both, [(2 * k, 2 * k + 1) for k in range(len(pairs))])
+    scale_(weights, both, in_one(lambda radius, norm: factors_to(radius, norm, when), both, norms))

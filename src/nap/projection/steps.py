@@ -60,7 +60,7 @@ def relative_(
         torch._foreach_sub_(*pairs)
     norms = norms_together(weights, radii, together)
     rated = [rate * radius for rate, radius in zip(rates, radii, strict=True)]
-    _scale_(weights, radii, _in_one(factors_to, rated, norms))
+    scale_(weights, radii, in_one(factors_to, rated, norms))
     for pairs in _foreach(weights, before):
         torch._foreach_add_(*pairs)
 
@@ -91,7 +91,7 @@ def brake_(
     def factors(norm: Tensor, start: Tensor, radius: Tensor, low: Tensor) -> Tensor:
         return factors_to(braked(norm, start, radius, brake, lowest=low), norm, when)
 
-    _scale_(weights, radii, _in_one(factors, norms, before, radii, lowest))
+    scale_(weights, radii, in_one(factors, norms, before, radii, lowest))
     return norms
 
 
@@ -126,7 +126,7 @@ def norms_together(weights: Sequence[Tensor], radii: Sequence[Tensor], together:
     return [found[place] for place in range(len(weights))]
 
 
-def _in_one(rule: Callable[..., Tensor], *columns: Sequence[Tensor]) -> list[Tensor]:
+def in_one(rule: Callable[..., Tensor], *columns: Sequence[Tensor]) -> list[Tensor]:
     """rule(a, b, …) for each row of these columns of small tensors: one call for each device and type."""
     rows = list(zip(*columns, strict=True))
     alike: dict[Any, list[int]] = defaultdict(list)
@@ -142,7 +142,7 @@ def _in_one(rule: Callable[..., Tensor], *columns: Sequence[Tensor]) -> list[Ten
     return [found[place] for place in range(len(rows))]
 
 
-def _scale_(weights: Sequence[Tensor], radii: Sequence[Tensor], factors: Sequence[Tensor]) -> None:
+def scale_(weights: Sequence[Tensor], radii: Sequence[Tensor], factors: Sequence[Tensor]) -> None:
     """Each weight times its factors, which have the shape of its radius."""
     whole: dict[Any, list[tuple[Tensor, Tensor]]] = defaultdict(list)
     for weight, radius, factor in zip(weights, radii, factors, strict=True):
