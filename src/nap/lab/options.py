@@ -1,4 +1,4 @@
-"""What `nap run` is asked to do: one experiment, its settings, and how to run it."""
+"""The options of `nap run` that all experiments share, and a parsed request."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ class RunOptions:
     """Start over: discard what is in the runs' folders."""
 
     def check(self) -> None:
-        """Refuse numbers out of range; not in __post_init__, since tyro would frame and wrap the message."""
+        """Raise ValueError for a number out of range; in __post_init__ tyro would wrap the message."""
         if self.time_limit is not None and not 0 < self.time_limit < math.inf:
             raise ValueError(f"--time-limit {self.time_limit:g}: it must be a number of seconds above 0")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What `nap run`, `nap sweep` or `nap tune` was asked to do with one experiment."""
+    """One experiment on the command line of `nap run`, `nap sweep` or `nap tune`."""
 
     name: str
     options: RunOptions
     config: Any
-    words: Sequence[str] = field(default=(), compare=False)  # of the command line, under today's names
+    words: Sequence[str] = field(default=(), compare=False)  # of the command line, under current names
     notes: Sequence[str] = field(default=(), compare=False)  # on old names among them
 
 
@@ -86,5 +86,5 @@ def grouped(words: Sequence[str]) -> Iterator[list[str]]:
 
 
 def without_no(key: str) -> str:
-    """The option that a switch belongs to: --no-report is about --report."""
+    """The option of a switch: --report for --no-report."""
     return key.replace("--no-", "--", 1)

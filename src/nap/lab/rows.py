@@ -1,7 +1,4 @@
-"""Rows of results: one flat JSON object a line, appended durably, read back without torch.
-
-Any other reader works too: `pandas.read_json(path, lines=True)`.
-"""
+"""Rows of results as JSON lines: `pandas.read_json(path, lines=True)` reads them, too. Needs no torch."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ Row = dict[str, Any]
 
 
 class RowFile:
-    """An append-only file of rows. A line that a crash tore in the middle is cut off when it is opened.
+    """An append-only file of rows; an incomplete last line, of a crash, is cut off when it is opened.
 
     >>> import tempfile
     >>> file = RowFile(Path(tempfile.mkdtemp()) / "rows.jsonl")
@@ -37,19 +34,18 @@ class RowFile:
         check_no_link(self.path)
         self.path.touch()
         self._written = hashlib.sha256()
-        self.truncate_to(_whole_lines(content(self.path)))
+        self.truncate_to(content(self.path).rfind(b"\n") + 1)
 
     def size(self) -> int:
-        """Length in bytes."""
         return self.path.stat().st_size
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of what was there at first and was appended since, whatever lies on the disk by now."""
+        """SHA-256 of what this process read and appended, whatever is on disk by now."""
         return self._written.hexdigest()
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add rows and return once they are on disk: all of them, or none where the disk is full."""
+        """Append rows and return once they are on disk; on a full disk, none of them."""
         payload = "".join(line(row) + "\n" for row in rows).encode()
         if not payload:
             return
@@ -69,11 +65,11 @@ class RowFile:
         self._written.update(payload)
 
     def truncate_to(self, size: int) -> None:
-        """Cut the file back to `size` bytes, as noted when they were written."""
-        held = self.size()
-        if held < size:
+        """Cut the file to `size` bytes."""
+        present = self.size()
+        if present < size:
             raise ValueError(
-                f"{self.path} holds {held:,} bytes but should hold {size:,}: rows were deleted from it; "
+                f"{self.path} holds {present:,} bytes but should hold {size:,}: rows were deleted from it; "
                 f"put the file back, or delete the folder to start this run over"
             )
         self._cut(size)
@@ -87,7 +83,7 @@ class RowFile:
 
 
 class Rows(Sequence[Row]):
-    """Rows to select from; every selection is a new `Rows`.
+    """An immutable sequence of rows.
 
     >>> rows = Rows([{"arm": a, "seed": s, "loss": s + len(a)} for a in ("NaP", "none") for s in (1, 0)])
     >>> rows.unique("arm"), rows.where(arm="none", seed=0).values("loss")
@@ -120,28 +116,28 @@ class Rows(Sequence[Row]):
         return f"Rows({len(self)}: {', '.join(dict.fromkeys(key for row in self for key in row))})"
 
     def where(self, **equal: Any) -> Rows:
-        """The rows whose values equal all of these; a key that a row lacks counts as None."""
+        """The rows with these values; a missing key counts as None."""
         return Rows(row for row in self if all(row.get(key) == value for key, value in equal.items()))
 
     def values(self, key: str) -> list[Any]:
-        """One value a row, None where it has none."""
+        """The value of each row, None if it is missing."""
         return [row.get(key) for row in self]
 
     def unique(self, key: str) -> list[Any]:
-        """The different values, in order of appearance."""
+        """The distinct values, in order of appearance."""
         return list(dict.fromkeys(row[key] for row in self if row.get(key) is not None))
 
     def matrix(
         self, metric: str, by: tuple[str, str] = ("seed", "task")
     ) -> tuple[np.ndarray, list[Any], list[Any]]:
-        """`metric` as an array with the sorted values of its two axes; NaN where there is no number.
+        """`metric` as an array, NaN where it is missing, and the sorted values of its two axes.
 
-        Task 0 is the network before its first update: a metric that it cannot have does not begin there.
+        Task 0, the network before its first update, is left out if it does not have the metric.
         """
         kept = Rows(row for row in self if metric in row or row.get(by[1]) != 0)
         lines, columns = (sorted(kept.unique(key)) for key in by)
         row_of, column_of = ({value: i for i, value in enumerate(axis)} for axis in (lines, columns))
-        found = np.full((len(lines), len(columns)), np.nan)
+        array = np.full((len(lines), len(columns)), np.nan)
         taken: set[tuple[int, int]] = set()
         for row in kept:
             if metric not in row or any(row.get(key) is None for key in by):
@@ -153,8 +149,8 @@ class Rows(Sequence[Row]):
                     f"select one arm first, for example with .where(arm=...)"
                 )
             taken.add(cell)
-            found[cell] = np.nan if row[metric] is None else row[metric]
-        return found, lines, columns
+            array[cell] = np.nan if row[metric] is None else row[metric]
+        return array, lines, columns
 
 
 def read(path: Path | str) -> Rows:
@@ -167,7 +163,7 @@ def read(path: Path | str) -> Rows:
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """A row as one line of JSON; a number that is not finite becomes null."""
+    """A row as one line of JSON; NaN and infinity become null."""
     for key, value in row.items():
         if not isinstance(value, str | int | float | None):
             raise ValueError(
@@ -181,21 +177,13 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _whole_lines(held: bytes) -> int:
-    """Bytes up to and with the last line break."""
-    return held.rfind(b"\n") + 1
-
-
-def lines(held: bytes) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file of rows, numbered from 1.
-
-    The last one may be torn, and is left out: by a run that was just killed, or one that is writing now.
-    """
-    yield from enumerate(held[: _whole_lines(held)].split(b"\n")[:-1], start=1)
+def lines(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """The complete lines of a file of rows, numbered from 1; a run may have been killed in the last one."""
+    yield from enumerate(content.split(b"\n")[:-1], start=1)
 
 
 def parsed(text: bytes) -> Row:
-    """A line as a row, under the names that it has there; raises ValueError where it is none."""
+    """Parse a line, keeping stored names; raises ValueError if it is no row."""
     try:
         row = parse_json(text)
     except ValueError as error:
@@ -211,7 +199,7 @@ def parsed(text: bytes) -> Row:
 
 
 def stored(path: Path) -> Iterator[Row]:
-    """The rows of a file as they are written there, under the names of their time."""
+    """The rows of a file under their stored names."""
     for number, text in lines(content(path)):
         try:
             yield parsed(text)

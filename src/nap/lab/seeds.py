@@ -1,4 +1,4 @@
-"""Which seeds results use and which tuning uses: never the same ones."""
+"""Seeds of results are below 100, seeds of tuning from 100 on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ FIRST_TUNING_SEED = 100
 
 
 def check_seeds(first: int, count: int) -> None:
-    """Refuse seeds of which some are for results and some for tuning.
+    """Raise ValueError if some seeds are for results and others for tuning.
 
     >>> check_seeds(98, 5)
     Traceback (most recent call last):
@@ -22,7 +22,7 @@ def check_seeds(first: int, count: int) -> None:
 
 
 def for_tuning(seed: object) -> bool:
-    """Whether a row with this seed was made to choose settings: no claim may rest on it.
+    """Whether a row with this seed is for tuning; no claim uses it.
 
     >>> for_tuning(4), for_tuning(100), for_tuning(None)
     (False, True, False)

@@ -1,4 +1,4 @@
-"""Checks before any folder is created: unknown data sets, numbers out of range, bad NAP_* variables."""
+"""Checks of settings and environment variables before any folder is created."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from nap.lab.files import expanded
 
-MAX_SIZES = {  # paper scale has 1,536 units, 12 blocks and 256 images in a batch
+MAX_SIZES = {
     "seeds": 10_000,
     "first_seed": 1_000_000,
     "width": 65_536,
@@ -33,7 +33,7 @@ MAX_SIZES = {  # paper scale has 1,536 units, 12 blocks and 256 images in a batc
     "probe": 100_000_000,
     "seeds_per_run": 10_000,
 }
-MAX_NUMBER = 1_000_000_000_000_000  # of any other integer: steps, tokens, frames
+MAX_NUMBER = 10**15  # of other integers: steps, tokens, frames
 MAX_FLOAT = 1e30  # more overflows in float32
 MAY_BE_INFINITE = ("clip",)  # meaning no clipping
 COUNT_VARIABLES = {
@@ -45,7 +45,7 @@ TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # set where TORCHELAS
 
 
 def check_settings(config: Any) -> None:
-    """Raise ValueError for a config that cannot be run: names the setting and its range."""
+    """Raise ValueError if a setting is out of range or names unknown data."""
     for field in fields(config):
         value = getattr(config, field.name)
         for number in value if isinstance(value, tuple) else [value]:
@@ -57,7 +57,7 @@ def check_settings(config: Any) -> None:
 
 
 def check_environment() -> None:
-    """Raise ValueError for an environment variable with a value that the lab cannot use."""
+    """Raise ValueError for an invalid environment variable."""
     for name, (least, most) in COUNT_VARIABLES.items():
         word = os.environ.get(name)
         if word and not (word.isascii() and word.isdecimal() and least <= int(word) <= most):
@@ -92,7 +92,7 @@ def _check_number(name: str, number: Any) -> None:
 
 
 def _check_data(name: str, value: Any) -> None:
-    """Refuse data that is neither in the catalogue nor a file on this machine."""
+    """Raise ValueError for data that is neither in the catalogue nor a file."""
     from nap.lab.datasets.catalog import find_images  # a slow import, which --help should not wait for
 
     if name == "data":

@@ -1,4 +1,4 @@
-"""The commands of `nap`: each reads its words, calls one function and prints what came of it."""
+"""The commands of `nap`: each parses its arguments, calls one function and prints the result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_command(words: Sequence[str], act: Callable[[], int]) -> int:
-    """The exit code of `act`. Errors of the user or the system are printed in a line, without traceback."""
+    """The exit code of `act`; errors of the user or the system are printed in a line without traceback."""
     try:
         return act()
     except ValueError as error:
@@ -42,7 +42,7 @@ def run_command(words: Sequence[str], act: Callable[[], int]) -> int:
         extra = "lab,sweep" if error.name in ("ray", "submitit") else "lab"
         need = f"needs {error.name}, which is not installed; pip install 'normalize-and-project[{extra}]'"
         return _print_error(words, need, BAD_USAGE)
-    except BrokenPipeError:  # the reader has seen enough: nap list | head
+    except BrokenPipeError:  # as in nap list | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PROBLEMS
     except OSError as error:  # a full disk, a folder that may not be written to
@@ -69,21 +69,21 @@ def _print_error(words: Sequence[str], message: object, code: int) -> int:
 
 
 def parse_requests(
-    words: Sequence[str], common: type[RunOptions] | None = None
+    words: Sequence[str], run_options: type[RunOptions] | None = None
 ) -> list[tuple[Experiment, Request]]:
-    """What words like `fig1 --seeds 3` ask for: experiments, each with its settings."""
+    """Parse words like `fig1 --seeds 3` to experiments with their settings."""
     from nap.lab.cli.limits import check_environment, check_settings
     from nap.lab.cli.options import parse, split_names
     from nap.lab.experiments import experiments
     from nap.lab.options import RunOptions
 
-    common = common or RunOptions
+    run_options = run_options or RunOptions
     known_names = [*MODULES, *(name for name in UNLISTED if name in words[:1])]
-    names, settings = split_names(words, known_names, command=common.command)
+    names, settings = split_names(words, known_names, command=run_options.command)
     known = experiments(names)
-    requests = [(known[name], parse(name, known[name].scales, settings, common)) for name in names]
+    requests = [(known[name], parse(name, known[name].scales, settings, run_options)) for name in names]
     for line in aliases.deprecations(note for _, request in requests for note in request.notes):
-        print(f"nap {common.command}: {line}", file=sys.stderr)
+        print(f"nap {run_options.command}: {line}", file=sys.stderr)
     check_environment()
     for _, request in requests:
         check_settings(request.config)
@@ -91,7 +91,7 @@ def parse_requests(
 
 
 def _tuned(experiment: Experiment, request: Request) -> Experiment:
-    """The experiment, at the learning rates of the file that --tuned names."""
+    """The experiment with the learning rates in the file of --tuned."""
     if request.options.tuned is None:
         return experiment
     from nap.lab.experiments.tuned import read

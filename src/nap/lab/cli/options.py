@@ -1,7 +1,6 @@
-"""Reads the words of the command line into the options and the settings of each experiment.
+"""Parses the command line of an experiment to options and settings.
 
-Names and --scale are read first; tyro then reads all other words as overrides of that scale's config. So each
-experiment has its own settings, with their types and defaults.
+Names of experiments and --scale come first; tyro parses the rest as overrides of the config of that scale.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from nap.lab.options import Request, RunOptions, grouped, without_no
 def split_names(
     words: Sequence[str], known: Iterable[str], *, command: str = "run"
 ) -> tuple[list[str], list[str]]:
-    """The names of experiments, which come first, and the other words.
+    """The names of experiments, which come first, and the remaining words.
 
     >>> split_names(["fig1", "walk", "--seeds", "3"], ["fig1", "fig2", "walk"])
     (['fig1', 'walk'], ['--seeds', '3'])
@@ -43,10 +42,10 @@ def split_names(
 def parse(
     name: str, scales: Mapping[str, Any], words: Sequence[str], run_options: type[RunOptions] = RunOptions
 ) -> Request:
-    """The options and settings that the words give for one experiment; --help prints and exits.
+    """The options and settings of one experiment; --help prints and exits.
 
-    `run_options` is the class of the options that every experiment has.
-    Raises ValueError for an unknown option, a value of a wrong type, or one out of its range.
+    `run_options` is the class of the options that all experiments share. Raises ValueError for an unknown
+    option or an invalid value.
     """
     scale = _scale(scales, words)
     default = scales[scale]
@@ -56,22 +55,22 @@ def parse(
     parsed = _read(name, scale, run_options, default, words)
     if parsed is None:
         raise ValueError(_bad_option(name, scale, run_options, default, words))
-    # The config's own checks run here; inside tyro their messages would be framed and wrapped.
+    # the checks in __post_init__ run here, since tyro would wrap their messages
     config = type(default)(**{f.name: getattr(parsed.experiment, f.name) for f in fields(default)})
     return Request(name, parsed.run, config, words, notes)
 
 
 def _in_any_case(words: Sequence[str], types: Mapping[str, Any]) -> list[str]:
-    """The words, with values that are one of some names spelt as these are.
+    """The words with values of Literal types in the spelling of the type.
 
     >>> _in_any_case(["--arms", "nap", "MINE", "--seeds", "3"], {"--arms": tuple[Literal["NaP", "no"], ...]})
     ['--arms', 'NaP', 'MINE', '--seeds', '3']
     """
-    found: list[str] = []
+    corrected: list[str] = []
     for key, *values in grouped(words):
         names = {str(name).lower(): str(name) for name in _names_of(types.get(key))}
-        found += [key, *(names.get(value.lower(), value) for value in values)]
-    return found
+        corrected += [key, *(names.get(value.lower(), value) for value in values)]
+    return corrected
 
 
 def _names_of(kind: Any) -> tuple[Any, ...]:
@@ -86,23 +85,20 @@ def _scale(scales: Mapping[str, Any], words: Sequence[str]) -> str:
     reader.add_argument("--scale", default="demo", nargs="?", const="")
     scale: str = reader.parse_known_args(list(words))[0].scale
     if scale not in scales:
-        raise ValueError(
-            f"--scale {scale}: expected one of {', '.join(scales)}{_suggest(scale, scales)}".replace(
-                " :", ":"
-            )
-        )
+        given = f"--scale {scale}".rstrip()
+        raise ValueError(f"{given}: expected one of {', '.join(scales)}{_suggest(scale, scales)}")
     return scale
 
 
 def _read(name: str, scale: str, run_options: type[RunOptions], default: Any, words: Sequence[str]) -> Any:
-    """The words as tyro reads them, in .run and .experiment; None if one has the wrong type."""
+    """The words as parsed by tyro, in .run and .experiment; None if a value is invalid."""
     import tyro
 
     kind = type(default)
     unchecked = type(kind.__name__, (kind,), {"__post_init__": lambda self: None})
     both: Any = make_dataclass("Options", [("run", run_options), ("experiment", unchecked)], frozen=True)
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # its error messages fill a screen
+        with contextlib.redirect_stderr(io.StringIO()):  # its messages are long
             return tyro.cli(
                 both,
                 args=list(words),
@@ -131,7 +127,7 @@ def _check_keys(name: str, run_options: type[RunOptions], default: Any, words: S
 def _bad_option(
     name: str, scale: str, run_options: type[RunOptions], default: Any, words: Sequence[str]
 ) -> str:
-    """The option that cannot be read, and the type expected; each is tried by itself."""
+    """The error message for the first option that is invalid by itself."""
     types = _option_types(run_options, default)
     for key, *values in grouped(words):
         if _read(name, scale, run_options, default, [key, *values]) is None:
@@ -141,7 +137,7 @@ def _bad_option(
 
 
 def _option_types(run_options: type[RunOptions], default: Any) -> dict[str, Any]:
-    """Each option and its type."""
+    """The type of each option."""
     hints = get_type_hints(run_options) | get_type_hints(type(default))
     return {"--" + name.replace("_", "-"): kind for name, kind in hints.items()}
 
@@ -170,7 +166,7 @@ def describe_type(kind: Any) -> str:
 
 
 def _suggest(word: str, known: Iterable[str]) -> str:
-    """What may have been meant: all that begins so, what is abbreviated so, or else what is most alike.
+    """A suggestion: names that begin with the word, have it as initials, or else are similar.
 
     >>> _suggest("fig5", ["fig5-suite", "fig5-end", "fig6"]), _suggest("--lr", ["--learning-rate", "--arms"])
     ('. Did you mean fig5-suite or fig5-end?', '. Did you mean --learning-rate?')

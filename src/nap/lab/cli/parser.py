@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import nap
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_Group: TypeAlias = "argparse._ActionsContainer"
 
 EXAMPLES = """\
 examples:
@@ -17,7 +18,8 @@ examples:
   nap run fig1                                      run one of them, at the scale of a laptop
   nap sweep fig4                                    run many at once: on cores, GPUs, Ray or SLURM
   nap claims results                                check the paper's claims against the results
-  nap inspect models.py:make_model --input 2x3x32x32
+  nap inspect models.py:make_model --input 2x3x32x32    what NaP would do to a model of yours
+  nap compare train.py:train                        whether it helps your training
 """
 
 RUN_EXAMPLES = """\
@@ -32,7 +34,7 @@ Run the same command again to resume runs that were stopped or killed.
 
 exit codes:
   0   all runs finished
-  1   a run failed; the others were run all the same
+  1   a run failed or is damaged; the others were run
   2   bad usage or settings, or missing data: nothing was started
   3   another process uses the same folder
   75  stopped by a signal or --time-limit, with a checkpoint: run again to resume
@@ -48,12 +50,12 @@ examples:
   nap sweep fig4 --engine ray --address 10.0.0.1:6379
   nap sweep fig4 --engine slurm --slurm slurm_partition=gpu gpus_per_node=1 timeout_min=600
 
-Finished runs are skipped, failed runs start again, killed runs resume from their checkpoints. Whatever was
-killed, the same command resumes. Several sweeps may share one folder.
+Finished runs are skipped, failed runs start again, killed runs resume from their checkpoints. The same
+command resumes a sweep that was stopped or killed. Several sweeps may share one folder.
 
 exit codes:
   0   all runs finished
-  1   a run failed more often than --retries allows; the others were run all the same
+  1   a run failed more often than --retries allows, or is damaged; the others were run
   2   bad usage or settings, or missing data
   3   --force while another process uses the same folder
   75  stopped by a signal or --time-limit, after the running ones saved: run again to resume
@@ -68,7 +70,7 @@ examples:
   nap run fig1 --tuned results/fig1-demo-tuning/tuned.json
 
 Learning rates are compared on seeds 100, 101, ..., which no result uses. If an arm's best one is at an end of
-the grid, the grid is extended there. Whatever was killed, the same command resumes.
+the grid, the grid is extended there. The same command resumes a search that was stopped or killed.
 
 exit codes: as nap sweep; 1 also if an arm's best learning rate is still at an end of the grid
 """
@@ -94,7 +96,7 @@ examples:
 """
 
 COMPARE_EXAMPLES = """\
-The function takes a trial, has its optimizer made, trains, and returns its result, a number:
+The function takes a trial, gets its optimizer from it, trains, and returns a number, its result:
 
   def train(trial):
       model = make_model()
@@ -138,19 +140,19 @@ exit codes:
 DOCTOR_EXAMPLES = """\
 examples:
   nap doctor train.py:make            make() returns model, optimizer, batch, and perhaps loss(output)
-  nap doctor results/fig1-demo        the rows of runs of the lab
-  nap doctor lightning_logs           what the monitor logged: CSV, TensorBoard, JSON lines, trainer_state
+  nap doctor results/fig1-demo        runs of nap run
+  nap doctor lightning_logs           logs of the monitor: CSV, TensorBoard, JSON lines, trainer_state
   nap doctor metrics.csv --json
 
 exit codes:
   0  nothing found that stops learning
-  1  likely reasons found, each with its measure and what to try
-  2  bad usage: no such file or factory, or a log without measures that nap knows
+  1  likely reasons found: each is printed with its measure and what to try
+  2  bad usage: no such file or factory, or a log without columns that nap knows
 """
 
 
 def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
-    """The parser of `nap` and its subcommands; `nap.lab.cli.options` reads what follows `nap run NAME`."""
+    """The parser of `nap` and its subcommands; `nap.lab.cli.options` parses what follows `nap run NAME`."""
     top = argparse.ArgumentParser(
         prog="nap",
         description="Normalize-and-Project: networks that keep learning.",
@@ -164,17 +166,16 @@ def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
     doctor.add_argument("target", metavar="TARGET", help="FILE.py:FACTORY, a log file, or a folder of runs")
     doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
     _add(commands, "list", "list the paper's experiments with their scales and data", "example: nap list")
-    run = _add(commands, "run", "run experiments, or resume them", RUN_EXAMPLES)
-    run.add_argument("names", nargs="+", metavar="NAME", help=", ".join(experiments))
-    run.add_argument("settings", nargs="*", metavar="--setting VALUE", help="see nap run NAME --help")
-    sweep = _add(commands, "sweep", "run experiments on many cores, GPUs or machines", SWEEP_EXAMPLES)
-    sweep.add_argument("names", nargs="+", metavar="NAME", help=", ".join(experiments))
-    sweep.add_argument("settings", nargs="*", metavar="--setting VALUE", help="see nap sweep NAME --help")
-    tune = _add(
-        commands, "tune", "find each arm's learning rate, on seeds that results do not use", TUNE_EXAMPLES
-    )
-    tune.add_argument("names", nargs="+", metavar="NAME", help=", ".join(experiments))
-    tune.add_argument("settings", nargs="*", metavar="--setting VALUE", help="see nap tune NAME --help")
+    for name, does, examples in (
+        ("run", "run experiments, or resume them", RUN_EXAMPLES),
+        ("sweep", "run experiments on many cores, GPUs or machines", SWEEP_EXAMPLES),
+        ("tune", "find each arm's learning rate, on seeds that results do not use", TUNE_EXAMPLES),
+    ):
+        command = _add(commands, name, does, examples)
+        nargs, listed = (None, "as in nap list") if name == "tune" else ("+", ", ".join(experiments))
+        command.add_argument("names", nargs=nargs, metavar="NAME", help=listed)
+        settings = f"options and settings: see nap {name} NAME --help"
+        command.add_argument("settings", nargs="*", metavar="--setting VALUE", help=settings)
     _add_compare(commands)
     claims = _add(commands, "claims", "check the paper's claims against results", CLAIMS_EXAMPLES)
     claims.add_argument("folder", type=Path, metavar="DIR", help="a folder with results")
@@ -184,113 +185,118 @@ def parser(experiments: Iterable[str]) -> argparse.ArgumentParser:
     report.add_argument("--out", type=Path, metavar="FILE", help="file to write (default: DIR/report.html)")
     play = _add(commands, "play", "film an agent playing, before and after training", PLAY_EXAMPLES)
     play.add_argument("folder", type=Path, metavar="RUN", help="folder of a finished run of a game")
-    play.add_argument("--game", default="", help="game to play, for a sequence of games (default: the first)")
-    play.add_argument("--steps", type=int, default=500, help="most steps of the episode (default: 500)")
-    play.add_argument(
-        "--seed", type=int, default=0, help="seed of the episode and of the agent's noise (default: 0)"
-    )
+    play.add_argument("--game", default="", help="for a run with several games (default: the first)")
+    play.add_argument("--steps", type=int, default=500, help="maximal length of the episode (default: 500)")
+    play.add_argument("--seed", type=int, default=0, help="of the episode and the agent's noise (default: 0)")
     data = _add(commands, "data", "list, describe and download data sets", DATA_EXAMPLES)
     actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add(actions, "list", "list data sets, and where they are on this machine", DATA_EXAMPLES)
-    show = _add(actions, "show", "describe data sets: licence, sources, checksums", DATA_EXAMPLES)
-    show.add_argument("names", nargs="+", metavar="NAME", help="as in nap data list")
-    fetch = _add(actions, "fetch", "download data sets and verify their checksums", DATA_EXAMPLES)
-    fetch.add_argument("names", nargs="+", metavar="NAME", help="as in nap data list")
-    fetch.add_argument(
+    for name, does in (
+        ("show", "describe data sets: licence, sources, checksums"),
+        ("fetch", "download data sets and verify their checksums"),
+    ):
+        action = _add(actions, name, does, DATA_EXAMPLES)
+        action.add_argument("names", nargs="+", metavar="NAME", help="as in nap data list")
+    action.add_argument(
         "--from", type=Path, dest="source", metavar="FOLDER", help="folder or archive to look into first"
     )
     return top
 
 
-def _add(commands: Commands, name: str, does: str, examples: str) -> argparse.ArgumentParser:
+def _add(commands: Commands, name: str, does: str, examples: str, more: str = "") -> argparse.ArgumentParser:
     return commands.add_parser(
         name,
         help=does,
-        description=does[0].upper() + does[1:] + ".",
+        description=does[0].upper() + does[1:] + "." + more,
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
+def _choice(group: _Group, option: str, choices: Sequence[str], about: str) -> None:
+    """Add an option whose first choice is its default."""
+    group.add_argument(option, choices=choices, default=choices[0], help=f"{about} (default: {choices[0]})")
+
+
 def _add_inspect(commands: Commands) -> None:
-    inspect = commands.add_parser(
-        "inspect",
-        help="show what normalize_ and Projector would do to a model",
-        description="Plan both steps of NaP on a copy of a model, and print what they would do. "
-        "This imports FILE.py, which runs its code: do not inspect a file that you do not trust.",
-        epilog=INSPECT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    does = "show what normalize_ and Projector would do to a model"
+    warning = "\n\nThis imports FILE.py, which runs its code: do not inspect a file that you do not trust."
+    inspect = _add(commands, "inspect", does, INSPECT_EXAMPLES, warning)
     inspect.add_argument("target", metavar="FILE.py:FACTORY", help="a function that takes no arguments")
-    inspect.add_argument(
-        "--input", action="append", default=[], metavar="SIZES[:DTYPE]", help="example input; repeatable"
+    inspect.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    many: dict[str, Any] = {"action": "append", "default": []}
+    inspect.add_argument("--input", metavar="SIZES[:DTYPE]", help="example input; repeatable", **many)
+    step1 = inspect.add_argument_group("step 1, as in nap.normalize_")
+    _choice(step1, "--norm", ("layer", "rms"), "LayerNorm or RMSNorm")
+    _choice(step1, "--affine", ("scale_offset", "scale", "none"), "learnable parameters of the norms")
+    _choice(
+        step1,
+        "--batch-norm",
+        ("precede", "keep"),
+        "norm in front of a BatchNorm, or just that",
     )
-    step1 = inspect.add_argument_group("step 1: as in nap.normalize_")
-    step1.add_argument("--norm", choices=["layer", "rms"], default="layer")
-    step1.add_argument("--affine", choices=["scale_offset", "scale", "none"], default="scale_offset")
-    step1.add_argument("--batch-norm", choices=["precede", "keep"], default="precede")
-    step1.add_argument("--residual", choices=["branch", "sum"], default="branch")
-    step1.add_argument("--over", choices=["sample", "position"], default="sample")
-    step1.add_argument(
-        "--no-qk-norm", dest="qk_norm", action="store_false", help="add no norms to queries and keys"
+    _choice(
+        step1,
+        "--residual",
+        ("branch", "sum"),
+        "a norm for each layer that is added, or one for the sum",
     )
-    step1.add_argument("--rnn", choices=["error", "layernorm"], default="error")
-    step1.add_argument("--gains", choices=["none", "small"], default="none")
+    _choice(step1, "--over", ("sample", "position"), "normalise a whole sample, or each position by itself")
+    step1.add_argument("--no-qk-norm", dest="qk_norm", action="store_false", help="no norms on queries, keys")
+    _choice(step1, "--rnn", ("error", "layernorm"), "refuse recurrent cells, or put LayerNorm inside")
+    _choice(step1, "--gains", ("none", "small"), "give weights that start small a gain of their own")
     step1.add_argument("--eps", type=_eps, default="relative", help="'relative' (the default) or a number")
-    step1.add_argument("--exclude", action="append", default=[], metavar="MODULE", help="repeatable")
-    step1.add_argument("--allow", action="append", default=[], metavar="PROBLEM", help="repeatable")
+    step1.add_argument("--exclude", metavar="MODULE", help="leave this module alone; repeatable", **many)
+    step1.add_argument("--allow", metavar="PROBLEM", help="accept this problem; repeatable", **many)
     step1.add_argument(
-        "--activations",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="nonlinear part whose inside cannot be seen; repeatable",
+        "--activations", metavar="NAME", help="opaque part that is nonlinear; repeatable", **many
     )
-    step1.add_argument(
-        "--linear", action="append", default=[], metavar="NAME", help="the same for a linear part; repeatable"
-    )
+    step1.add_argument("--linear", metavar="NAME", help="opaque part that is linear; repeatable", **many)
     step1.add_argument("--strict", action="store_true", help="refuse parts that no example input reaches")
-    step2 = inspect.add_argument_group("step 2: as in nap.Projector")
-    step2.add_argument("--per", choices=["tensor", "row"], default="tensor")
+    step2 = inspect.add_argument_group("step 2, as in nap.Projector")
+    _choice(step2, "--per", ("tensor", "row"), "one radius for a weight, or one for each output feature")
     for policy, of in (
         ("output", "the output layer"),
         ("embeddings", "look-up tables"),
         ("branches", "the last matrix of each residual branch"),
     ):
-        choices = ["project", "grow", "free"]
-        step2.add_argument(f"--{policy}", choices=choices, help=f"{of}; default: chosen by the kind of model")
-    step2.add_argument(
-        "--projector-affine",
-        choices=["free", "joint", "decay"],
-        default="free",
-        help="scale and offset of norms, as Projector(affine=...)",
-    )
-    inspect.add_argument("--json", action="store_true", help="print JSON instead of tables")
+        choices = ("project", "grow", "free")
+        step2.add_argument(f"--{policy}", choices=choices, help=f"{of} (default: by the kind of model)")
+    _choice(step2, "--projector-affine", ("free", "joint", "decay"), "scale and offset of norms")
 
 
 def _add_compare(commands: Commands) -> None:
     does = "compare NaP with plain training, on a model of your own"
     compare = _add(commands, "compare", does, COMPARE_EXAMPLES)
     compare.add_argument("target", metavar="FILE.py:FUNCTION", help="a function that takes a trial")
-    compare.add_argument("--rates", type=float, nargs="+", default=[], help="learning rates to start from")
-    compare.add_argument("--seeds", type=int, default=5, help="seeds of the results (default: 5)")
-    compare.add_argument("--tuning-seeds", type=int, default=3, help="seeds for each learning rate (3)")
-    compare.add_argument("--goal", choices=["highest", "lowest"], default="highest", help="the best result")
-    compare.add_argument("--arms", nargs="+", metavar="ARM", help="some of plain, 'norm only', NaP")
-    compare.add_argument("--extend", type=int, default=6, help="most rates past an end of the grid (6)")
-    compare.add_argument("--out", type=Path, default=Path("results"), help="folder for the results")
-    compare.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="trial.device")
-    compare.add_argument("--threads", type=int, default=0, help="CPU threads of a training")
+    _choice(compare, "--goal", ("highest", "lowest"), "which results are better")
+    listed: dict[str, Any] = {"nargs": "+", "default": []}
+    arms = "some of plain, 'norm only', NaP (default: all)"
+    compare.add_argument("--arms", nargs="+", metavar="ARM", help=arms)
+    rates = "learning rates to start from (default: 3e-4 1e-3 3e-3)"
+    compare.add_argument("--rates", type=float, metavar="RATE", help=rates, **listed)
+    _number(compare, "--seeds", 5, "number of seeds of the results")
+    _number(compare, "--tuning-seeds", 3, "number of seeds for each learning rate")
+    _number(compare, "--extend", 6, "most rates to add past an end of the grid")
+    compare.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="folder for results (results)"
+    )
+    _choice(compare, "--device", ("auto", "cpu", "cuda"), "the device in trial.device")
+    _number(compare, "--threads", 0, "CPU threads of each training; 0: PyTorch's default here, else one")
     compare.add_argument("--time-limit", type=float, metavar="SECONDS", help="then stop; run again to resume")
     compare.add_argument("--report", action="store_true", help="write the HTML report at the end")
     compare.add_argument("--force", action="store_true", help="start over: discard what is in the folder")
-    where = compare.add_argument_group("many at once, as in nap sweep")
-    where.add_argument("--engine", choices=["here", "local", "ray", "slurm"], default="here")
-    where.add_argument("--workers", type=int, default=0)
-    where.add_argument("--gpus", type=int, nargs="+", default=[])
-    where.add_argument("--per-gpu", type=int, default=1)
-    where.add_argument("--address", default="auto")
-    where.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE")
+    where = compare.add_argument_group("several trainings at a time, as in nap sweep")
+    _choice(where, "--engine", ("here", "local", "ray", "slurm"), "where to run; here: one after the other")
+    _number(where, "--workers", 0, "trainings at a time; 0: one per core or GPU")
+    where.add_argument("--gpus", type=int, metavar="INDEX", help="GPUs to use (default: all)", **listed)
+    _number(where, "--per-gpu", 1, "trainings that share a GPU")
+    where.add_argument("--address", default="auto", metavar="HOST:PORT", help="of the Ray cluster")
+    where.add_argument("--slurm", metavar="KEY=VALUE", help="for submitit", **listed)
+
+
+def _number(group: _Group, option: str, default: int, about: str) -> None:
+    group.add_argument(option, type=int, default=default, metavar="N", help=f"{about} (default: {default})")
 
 
 def _eps(text: str) -> str | float:

@@ -38,17 +38,17 @@ class SweepOptions(RunOptions):
     threads: int = 0
     """CPU threads of each worker; 0 is one."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """Not for sweeps, whose workers are one process each; nap run under torchrun has it."""
+    """For nap run under torchrun only: a worker of a sweep is one process."""
     engine: Literal["local", "ray", "slurm"] = "local"
     """Where to run: this machine's cores and GPUs, a Ray cluster, or SLURM through submitit."""
     workers: int = 0
-    """Most runs at the same time; 0 is one per core or GPU here, and no limit on Ray and SLURM."""
+    """Maximal number of runs at a time; 0 is one per core or GPU here, and no limit on Ray and SLURM."""
     gpus: tuple[int, ...] = ()
-    """Indices of this machine's GPUs to use; none named means all."""
+    """Indices of this machine's GPUs to use; by default all."""
     per_gpu: int = 1
     """Runs that share a GPU, here or on Ray."""
     retries: int = 2
-    """How often a run may end without a new checkpoint and is started again."""
+    """Restarts of a run in a row without a new checkpoint."""
     address: str = "auto"
     """Ray: address of the cluster; local starts one for this command alone."""
     slurm: tuple[str, ...] = ()
@@ -79,11 +79,11 @@ class TuneOptions(SweepOptions):
     tuning_seeds: int = 3
     """Seeds for each learning rate, from 100 on; results never use these."""
     rates: tuple[float, ...] = ()
-    """Learning rates to start from; none named means those of the experiment."""
+    """Learning rates to start from; by default those of the experiment."""
     extend: int = 6
-    """Most learning rates to try past an end of the grid, for an arm whose best one is there."""
+    """Maximal number of rates to add past an end of the grid, for an arm whose best one is there."""
     conclude: bool = False
-    """Start no run: choose from the finished ones, for a search that was cut off."""
+    """Start no run: choose from the finished ones, after an interrupted search."""
 
     def check(self) -> None:
         super().check()
@@ -101,7 +101,7 @@ def _check_range(option: str, value: int, least: int, most: int) -> None:
         raise ValueError(f"{option} {value}: it must be {bounds}")
 
 
-# A worker does not get these: the driver handles them itself, or sets them anew for each worker.
+# handled by the driver, or set for each worker
 _NOT_FOR_WORKERS = {f.name for f in fields(TuneOptions)} - {f.name for f in fields(RunOptions)} | {
     "shard",
     "time_limit",
@@ -114,7 +114,7 @@ _NOT_FOR_WORKERS = {f.name for f in fields(TuneOptions)} - {f.name for f in fiel
 
 
 def for_workers(words: Sequence[str]) -> Iterator[str]:
-    """The words of a sweep that are passed on to its workers, which are `nap run`.
+    """The words of a sweep for its workers, which are `nap run`.
 
     >>> list(for_workers(["--seeds=3", "--engine", "ray", "--no-report", "--device", "cpu", "--dry_run"]))
     ['--seeds', '3', '--device', 'cpu']
