@@ -25,7 +25,7 @@ SETTINGS = [  # of experiments
     *(f"tiny --seeds {value}" for value in ("-1", "0", "1.5", HUGE, "x", "nan", "1e3", "100000")),
     *(f"tiny --steps {value}" for value in ("0", "-5", HUGE, "10001")),
     *(f"tiny --rate {value}" for value in ("nan", "inf", "-inf", "2", "x")),
-    *(f"tiny --mode {value}" for value in ("nonsense", "", "Calm")),
+    *(f"tiny --mode {value}" for value in ("nonsense", "", "Calmer")),
     *(f"tiny --hidden-layers {value}" for value in ("x", "1.5")),
     *(f"walk --width {value}" for value in (HUGE, "1", "100000")),
     *(f"fig1 --data {value}" for value in ("nonsense", "", "/", "text8", "../digits", "\u2603")),
