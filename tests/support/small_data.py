@@ -13,7 +13,6 @@ from typing import Literal
 
 import numpy as np
 
-from nap.lab.datasets import store
 from nap.lab.datasets.dataset import File, ImageSet, Split
 
 Contents = Mapping[str, bytes]
@@ -89,9 +88,7 @@ def write(folder: Path, contents: Contents) -> Path:
 
 
 def installed(folder: Path) -> dict[str, bytes]:
-    """Everything that lies in the data set's folder, except for the note of what is verified."""
+    """All files in the data set's folder."""
     return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != store.RECORD
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
     }

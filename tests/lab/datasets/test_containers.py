@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from nap.lab.datasets import store
 from nap.lab.datasets.archives import candidates
 from nap.lab.datasets.dataset import Npm, Split, Web
 from nap.lab.datasets.fetch import fetch
@@ -123,7 +122,7 @@ def test_archives_write_nowhere_but_into_place(
     data = replace(COLOUR_SET, sources=(Web(refused_address(), ("all.tar.gz",)),))
     where = fetch(data, folder=tmp_path / "home", source_folder=mine, tell=told.append)
     found = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert found == {*BATCHES, store.RECORD, name}
+    assert found == {*BATCHES, name}
     assert installed(where) == BATCHES
 
 

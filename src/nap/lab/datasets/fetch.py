@@ -18,7 +18,7 @@ from nap.lab.datasets.archives import Progress, Readable, SourceFailed, blocks, 
 from nap.lab.datasets.catalog import find
 from nap.lab.datasets.dataset import DataSet, File
 from nap.lab.datasets.sources import Local, Source, containers
-from nap.lab.datasets.store import FetchError, is_intact, note_verified_, place, writing
+from nap.lab.datasets.store import FetchError, is_intact, place, writing
 from nap.lab.files import expanded, is_file
 
 # A download may have this many times the size of the unpacked files, and so many bytes more: the archive of
@@ -139,7 +139,6 @@ def _install_(stream: Readable, file: File, where: Path, progress: Progress) -> 
             aside.replace(where / file.name)
     finally:
         aside.unlink(missing_ok=True)
-    note_verified_(file, where)
 
 
 def _local(source_folder: Path | str | None) -> list[Local]:

@@ -1,13 +1,9 @@
-"""Where data sets are on this machine, and whether their files are intact.
-
-A file is hashed once. Then its size and time of change, noted in `verified.json`, stand for the hash.
-"""
+"""Where data sets are on this machine, and whether their files are intact."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -17,9 +13,8 @@ from typing import Any
 
 from nap.lab.datasets.catalog import DATA_SETS, find
 from nap.lab.datasets.dataset import DataSet, File
-from nap.lab.files import expanded, parse_json
+from nap.lab.files import expanded
 
-RECORD = "verified.json"
 SETTINGS = ("data", "text", "tokenizer", "eval_sets")  # settings of experiments that name data sets
 
 
@@ -42,16 +37,9 @@ def place(data: DataSet, folder: Path | str | None = None) -> Path:
 
 
 def is_intact(file: File, where: Path) -> bool:
-    """Whether the file in the folder `where` has the checksum of the catalogue."""
+    """Whether the file in the folder `where` has the size and the checksum of the catalogue."""
     path = where / file.name
-    if not path.is_file() or path.stat().st_size != file.size:
-        return False
-    if _record(where).get(file.name) == _stamp(file, path):
-        return True
-    if sha256(path) != file.sha256:
-        return False
-    note_verified_(file, where)
-    return True
+    return path.is_file() and path.stat().st_size == file.size and sha256(path) == file.sha256
 
 
 def paths(data: DataSet | str, *, folder: Path | str | None = None) -> list[Path]:
@@ -103,15 +91,6 @@ def named(config: Any) -> Iterator[str]:
             yield from (word for word in words if word in DATA_SETS and DATA_SETS[word].files)
 
 
-def note_verified_(file: File, where: Path) -> None:
-    """Note that the file was hashed and is intact; a read-only folder keeps no note."""
-    record = {**_record(where), file.name: _stamp(file, where / file.name)}
-    aside = where / f"{RECORD}.{os.getpid()}.part"
-    with contextlib.suppress(OSError):
-        aside.write_text(json.dumps(record, indent=1), "utf-8")
-        aside.replace(where / RECORD)
-
-
 def sha256(path: Path) -> str:
     """The file's SHA-256 in hexadecimal digits."""
     with path.open("rb") as file:
@@ -161,16 +140,3 @@ def _where(data: DataSet, folder: Path | str | None) -> str:
 
 def _megabytes(data: DataSet) -> str:
     return f"{data.size / 1e6:.0f} MB" if data.files else "bundled"
-
-
-def _stamp(file: File, path: Path) -> list[Any]:
-    stat = path.stat()
-    return [file.sha256, stat.st_size, stat.st_mtime_ns]
-
-
-def _record(where: Path) -> dict[str, Any]:
-    try:
-        record = parse_json((where / RECORD).read_bytes())
-    except (OSError, ValueError):  # missing or damaged: everything is hashed again
-        return {}
-    return record if isinstance(record, dict) else {}
