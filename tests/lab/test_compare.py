@@ -209,6 +209,22 @@ def test_bad_words(folder: Path, capsys: pytest.CaptureFixture[str], words: list
     assert not (folder / "results").exists()
 
 
+def test_a_function_that_exits_is_a_failed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def leaves(trial: Trial) -> float:
+        raise SystemExit(4)
+
+    found = compare(leaves, rates=[0.1, 0.2], seeds=1, tuning_seeds=1, extend=0, out=tmp_path)
+    assert found.code == 1
+    assert "the function called sys.exit(4)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seeds", [0, -1])
+def test_too_few_seeds_are_refused_before_anything_is_trained(tmp_path: Path, seeds: int) -> None:
+    with pytest.raises(ValueError, match=f"--seeds {seeds}: it must be at least 1"):
+        compare(lambda trial: 1.0, seeds=seeds, out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_it_is_not_one_of_the_papers() -> None:
     assert "compare" not in MODULES
 

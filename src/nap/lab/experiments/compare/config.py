@@ -44,4 +44,6 @@ class CompareConfig(Settings):
     """arms to train"""
 
     def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ValueError(f"--seeds {self.seeds}: it must be at least 1")
         check_seeds(self.first_seed, self.seeds)

@@ -76,7 +76,11 @@ class Training:
         torch.manual_seed(what.seed)
         trial = Trial(what.arm.name, what.settings.learning_rate, what.seed, self._device)
         about = {**what.row(), "goal": what.settings.goal, "learning_rate": what.settings.learning_rate}
-        return [{**about, "step": n, "result": v} for n, v in enumerate(numbers(self._function(trial)), 1)]
+        try:
+            results = numbers(self._function(trial))
+        except SystemExit as error:  # it would end nap compare
+            raise RuntimeError(f"the function called sys.exit({error.code}); return its result") from error
+        return [{**about, "step": n, "result": value} for n, value in enumerate(results, 1)]
 
     def state_dict(self) -> dict[str, Any]:
         return {"done": self.done}
@@ -98,7 +102,7 @@ def numbers(returned: Any) -> list[float]:
     for value in some:
         try:
             found.append(float(value))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ValueError(
                 f"the function gave a {type(value).__name__}; return its result, a number, or yield numbers "
                 "whose mean is the result"
