@@ -1,13 +1,12 @@
-"""Old names of settings, values, arms, rows and options: what stored results and old commands still say.
+"""Old names of settings, values, arms, rows and options in stored results and old commands.
 
-To rename something, add one line, `"old": "new",`, to its table below, in alphabetical order; nothing else
-has to change. `"fig1/old": "new",` renames it in one experiment only (its folder's name). When a name is
-renamed again, change the line that is there: no new name may be an old one of the same table.
+To rename something, add `"old": "new",` to its table, in alphabetical order; nothing else has to change.
+`"fig1/old": "new",` renames it in one experiment only. When a name is renamed again, change its line: no new
+name may be an old one in the same table.
 
-New run folders have the new names. A stored config.json is translated when it is compared with the settings
-that are asked for, and a row when it is read; the files stay as they are, and so do hashes and labels, which
-are of the stored text. A half-done folder that is continued gets its further rows under the names that its
-rows have. A setting that a folder lacks is no matter of names: it means the behaviour of its time.
+New folders have the new names. A stored config is translated when it is compared with a request, and a row
+when it is read; files and hashes stay as they are. A folder that is continued gets rows under its own names.
+A setting that a folder lacks means the behaviour of its time.
 """
 
 from __future__ import annotations
@@ -80,10 +79,10 @@ Row = dict[str, Any]
 
 
 def config(stored: Any, like: Any = None, experiment: str = "") -> Any:
-    """A stored config under the names of today.
+    """A stored config under current names.
 
-    With `like`, the config that is asked for, a key is renamed only where `like` has the new name and not
-    the old one: elsewhere the old name may mean something else.
+    With `like`, the requested config, a key is renamed only if `like` has the new name and not the old one,
+    which may mean something else.
 
     >>> SETTINGS["lanes_then"] = "num_envs_now"
     >>> config({"settings": {"lanes_then": 16}})
@@ -105,7 +104,7 @@ def config(stored: Any, like: Any = None, experiment: str = "") -> Any:
 
 
 def row(stored: Row) -> Row:
-    """A stored row under the names of today."""
+    """A stored row under current names."""
     experiment = stored.get("experiment", "")
     renamed = {}
     for key, value in stored.items():
@@ -116,7 +115,7 @@ def row(stored: Row) -> Row:
 
 
 class Spelling:
-    """Gives new rows the names that the rows of a half-done folder have.
+    """Renames new rows as the stored rows of a folder that is continued.
 
     >>> COLUMNS["right_then"] = "num_correct_now"
     >>> Spelling([{"right_then": 3}]).of({"num_correct_now": 4, "loss": 0.5})
@@ -137,19 +136,19 @@ class Spelling:
                     self._cells[name, now] = value
 
     def of(self, new: Mapping[str, Any]) -> Row:
-        """The row under the folder's names."""
+        """The row under the names of the folder."""
         return {
             self._columns.get(key, key): self._cells.get((key, value), value) for key, value in new.items()
         }
 
 
 def manifest(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """What a manifest holds, under the names of today."""
+    """A stored manifest under current names."""
     return {MANIFEST.get(key, key): value for key, value in stored.items()}
 
 
 def run_names(name: str) -> list[str]:
-    """Names that the folder of this run had when its arm had another name.
+    """Earlier names of a run's folder, from earlier names of its arm.
 
     >>> ARMS["L2, then"] = "L2 now"
     >>> run_names("mlp-l2-now-seed-0"), run_names("nap")
@@ -164,11 +163,6 @@ def run_names(name: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def run_name(stored: str, known: Collection[str]) -> str:
-    """The name that a run has today, if it is one of the `known` ones."""
-    return next((name for name in known if stored in run_names(name)), stored)
-
-
 def slug(name: str) -> str:
     """A folder's name.
 
@@ -181,11 +175,11 @@ def slug(name: str) -> str:
 def words(
     groups: Iterable[Sequence[str]], known: Collection[str], experiment: str = ""
 ) -> tuple[list[str], list[str]]:
-    """Words of the command line under the names of today, and a line for each old name among them.
+    """Words of the command line under current names, and a note for each old name.
 
     Args:
-        groups: each option with its values: ["--lanes", "4"].
-        known: the options that there are, as --num-envs.
+        groups: options with their values, such as ["--lanes", "4"].
+        known: the current options, such as --num-envs.
 
     >>> OPTIONS["spread_then"] = "parallel_now"
     >>> words([["--spread-then", "fsdp"]], ["--parallel-now"])
@@ -217,7 +211,7 @@ def _option(key: str, known: Collection[str], experiment: str) -> str:
 
 
 def _switch(option: str) -> list[str]:
-    """A switch of old that is a choice of values today: that option, and its value.
+    """For an old switch that is now an option with choices: the option and its value.
 
     >>> _switch("--no-optimizer-state"), _switch("--flip")
     (['--optimizer-state', 'legacy'], ['--flip'])
@@ -230,7 +224,7 @@ def _switch(option: str) -> list[str]:
 
 
 def _listed(setting: str, value: str, experiment: str) -> str:
-    """A value of an option, where --arms and --methods list what --arm and the column are one of."""
+    """The current name of a value; --arms and --methods list values of the columns arm and method."""
     if setting == "arms":
         return _new(ARMS, value, experiment)
     for name in (setting, setting.removesuffix("s")):
@@ -262,6 +256,6 @@ def _new(table: Mapping[str, str], old: str, experiment: Any) -> str:
 
 
 def deprecations(notes: Iterable[str]) -> Iterator[str]:
-    """One line for all old names, none where there are none."""
+    """One line for all notes, if there are any."""
     if said := "; ".join(dict.fromkeys(notes)):
         yield f"deprecated: {said}; old names will go"

