@@ -217,6 +217,14 @@ def test_a_plan_that_subtracts_what_is_no_bias_is_refused() -> None:
             nap.normalize_(mlp(), plan)
 
 
+def test_a_gain_that_is_a_huge_integer_is_a_number() -> None:
+    plan = Plan.from_json(nap.plan(mlp(), X).to_json().replace('"gain": 1.0', f'"gain": {10**30}'))
+    model = mlp()
+    nap.normalize_(model, plan)
+    assert isinstance(plan.placements[0].gain, float)
+    model(X)
+
+
 def test_a_plain_state_dict_meets_words_about_nap() -> None:
     model, plain = mlp(), mlp().state_dict()
     nap.normalize_(model, X)

@@ -57,7 +57,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         return tuple(_value(inner[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if not _fits(kind, value):
         raise Misfit(f"{where} is {_shown(value)}, where {_in_words(kind)} belongs")
-    return value
+    return float(value) if kind is float else value  # torch takes no integer beyond 64 bits
 
 
 def _fits(kind: Any, value: Any) -> bool:
