@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nap.lab.experiments.fig3 import figure as fig3
+from nap.lab.experiments.common.rainbow import figure as fig3
 from nap.lab.experiments.fig5_sequential import figure as fig5_sequential
 from nap.lab.experiments.fig5_suite.figure import final_scores, table
 from nap.lab.metrics.atari57 import ATARI57

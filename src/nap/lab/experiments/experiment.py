@@ -58,7 +58,8 @@ class Experiment:
 
     Its package has runs.py with `runs(config)`, claims.py with `CLAIMS`, and figure.py with `figures(rows)`.
     Each is imported when it is needed, so that claims and reports need no torch. An experiment in a single
-    module gives `runs` instead. One that is `like` another uses that one's modules where it has none.
+    module gives `runs` instead. Where its package has no module, that of its `family` is used, then that of
+    the experiment that it is `like`; such a `runs` takes the name of the experiment, too.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Experiment:
     readers: tuple[str, ...] = ()  # other experiments with claims and figures about the same rows
     named_by_scale: bool = True  # whether the scale is a part of its folder's name
     order: float = inf  # its place in `nap list` and in reports
+    family: str = ""  # a package with modules that several experiments share
     like: Experiment | None = None  # another one, with settings of the same class
     claims_note: str = ""  # what the paper states that one's claims for
 
@@ -83,7 +85,7 @@ class Experiment:
             if not self.package:
                 raise ValueError(f"{self.name}: say where its runs are: package=__name__, or runs=")
             # bound to this one: `replace` gives the runs to experiments that share them
-            object.__setattr__(self, "runs", partial(_runs, self.package, self.like, self.name))
+            object.__setattr__(self, "runs", partial(_runs, self))
 
     @property
     def claims(self) -> Sequence[Claim]:
@@ -97,8 +99,7 @@ class Experiment:
     @property
     def figure(self) -> ModuleType | None:
         """The module that draws its rows, if there is one."""
-        module = _module(self.package, "figure")
-        return self.like.figure if module is None and self.like is not None else module
+        return _find(self, "figure")
 
 
 def _module(package: str, name: str) -> ModuleType | None:
@@ -106,8 +107,16 @@ def _module(package: str, name: str) -> ModuleType | None:
     return import_module(f"{package}.{name}") if exists else None
 
 
-def _runs(package: str, like: Experiment | None, experiment: str, config: Any) -> list[Run]:
-    module = _module(package, "runs")
-    if module is None and like is not None:
-        return import_module(f"{like.package}.runs").runs(config, experiment)
-    return import_module(f"{package}.runs").runs(config)
+def _find(experiment: Experiment, name: str) -> ModuleType | None:
+    """The module of its package, of its family, or of the experiment that it is like."""
+    module = _module(experiment.package, name) or _module(experiment.family, name)
+    return _find(experiment.like, name) if module is None and experiment.like else module
+
+
+def _runs(experiment: Experiment, config: Any) -> list[Run]:
+    module = _find(experiment, "runs")
+    if module is None:
+        raise ValueError(f"{experiment.name}: {experiment.package} has no module runs.py")
+    own = module.__name__ == f"{experiment.package}.runs"
+    runs: list[Run] = module.runs(config) if own else module.runs(config, experiment.name)
+    return runs

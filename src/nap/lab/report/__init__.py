@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 FILE_NAME = "report.html"
+TUNED = "tuned.json"  # what `nap tune` writes
 
 
 def command(directory: Path | str, out: Path | str | None = None) -> Path:
@@ -17,7 +18,6 @@ def command(directory: Path | str, out: Path | str | None = None) -> Path:
     # Matplotlib takes most of a second to import; `nap --help` should not wait for it.
     from nap.lab.report.facts import find_groups
     from nap.lab.report.page import page
-    from nap.lab.report.sensitivity import find
 
     directory = Path(directory)
     if not directory.is_dir():
@@ -26,7 +26,11 @@ def command(directory: Path | str, out: Path | str | None = None) -> Path:
     target = target / FILE_NAME if target.is_dir() else target
     if target.exists() and not target.is_file():
         raise ValueError(f"{target} is no file that a report can replace; name another one with --out")
-    tunings = find(directory.resolve())
+    tunings = []
+    if any(directory.rglob(TUNED)):
+        from nap.lab.report.sensitivity import sections
+
+        tunings = sections(directory.resolve())
     text = page(find_groups(directory.resolve(), without_tuning=bool(tunings)), tunings)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")

@@ -14,7 +14,6 @@ from nap.lab.report.draw import figure_html
 from nap.lab.report.facts import Group, facts_html, problems_html, run_again
 from nap.lab.report.markup import CSS, Html, element, join, table
 from nap.lab.report.panels import Figure, arms_without_rows
-from nap.lab.report.sensitivity import Tuning, section
 from nap.lab.report.style import duration
 from nap.lab.report.verdicts import SIGNS, claims_table, counts, headline
 from nap.lab.rows import Rows
@@ -25,7 +24,7 @@ FILMS = "films.json"  # in the folder of a run: which films lie there, and what 
 MAX_NAMES = 12  # of missing arms; more would bury the figure
 
 
-def page(groups: Sequence[Group], tunings: Sequence[Tuning] = ()) -> str:
+def page(groups: Sequence[Group], tunings: Sequence[Html] = ()) -> str:
     """The HTML document for these runs; it needs no other file and no network."""
     parts = parts_of(groups)
     results = [result for part in parts for result in part.results]
@@ -39,7 +38,7 @@ def page(groups: Sequence[Group], tunings: Sequence[Tuning] = ()) -> str:
     main = element(
         "main",
         *(part_html(part) for part in parts),
-        *(section(tuning, f"rates-{number}") for number, tuning in enumerate(tunings)),
+        *tunings,
         *_without_figure(groups),
     )
     made_by = element("p", "Made by ", element("code", "nap report"), " from stored rows.")

@@ -12,13 +12,13 @@ import numpy as np
 
 from nap.lab import files
 from nap.lab.experiments import load, modules
+from nap.lab.report import TUNED
 from nap.lab.report.curves import curve
 from nap.lab.report.draw import figure_html
 from nap.lab.report.markup import Html, element
 from nap.lab.report.panels import Figure, Line, Panel
 from nap.lab.report.style import styles_for
 
-FILE_NAME = "tuned.json"
 STATE = ", optimizer "  # in a label, in front of the treatment of the optimizer at a change of task
 TOLERANCE = 0.05  # relative to the best result: rates that lose less are called usable
 
@@ -39,7 +39,7 @@ class Tuning:
 
 def find(directory: Path) -> list[Tuning]:
     """The tunings at or below a folder; other files of that name are skipped."""
-    paths = sorted(directory.rglob(FILE_NAME))
+    paths = sorted(directory.rglob(TUNED))
     return [tuning for path in paths if (tuning := _read(path, directory)) is not None]
 
 
@@ -182,6 +182,11 @@ def ranges(tuning: Tuning) -> Html | None:
         for best, low, high in [found]
     ]
     return element("ul", *rows) if rows else None
+
+
+def sections(directory: Path) -> list[Html]:
+    """The <section> of each tuning at or below a folder."""
+    return [section(tuning, f"rates-{number}") for number, tuning in enumerate(find(directory))]
 
 
 def section(tuning: Tuning, anchor: str) -> Html:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from nap.lab.experiments.common import rainbow
 from nap.lab.experiments.common.rainbow import EVERY_THIRD, RainbowConfig
 from nap.lab.experiments.experiment import Experiment, arm_names
-from nap.lab.loops.rainbow.settings import FOUR
+from nap.lab.loops.rainbow.settings import FOUR, RainbowArm
 from nap.validation import check_range as check
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ class Fig3Config(RainbowConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check(self, "end_at", self.end_at, 1e-6, 1)
+
+    def rainbow_arms(self) -> list[RainbowArm]:
+        return [replace(arm, end_at=self.end_at) for arm in FOUR if arm.name in self.arms]
 
 
 PAPER = Fig3Config(games=EVERY_THIRD, eval_frames=500_000)  # which games the figure shows is not said
@@ -67,6 +71,7 @@ EXPERIMENT = Experiment(
     name="fig3",
     order=3,
     package=__name__,
+    family=rainbow.__name__,
     title="implicit against explicit learning-rate schedules in Rainbow (Figure 3)",
     shows="With fixed norms and a constant rate Rainbow learns worse than with LayerNorm alone; an explicit "
     "linear schedule makes up for it, and more.",

@@ -15,7 +15,7 @@ EVERY_THIRD = GAMES[::3]  # in the order of the alphabet, as in the paper's appe
 
 @dataclass(frozen=True)
 class RainbowConfig(AgentConfig):
-    """What all Rainbow experiments have in common."""
+    """The settings that all Rainbow experiments share. Those of single games define `rainbow_arms`."""
 
     frames: int = 200_000_000
     """environment frames of each game"""

@@ -20,6 +20,7 @@ STYLES = {
     NAP.name: style.NAP,
     NAP_LINEAR.name: LineStyle(style.ORANGE, width=2.2),
 }
+EXPECTED_ARMS, EXPECTED_BY = tuple(STYLES), "game"
 SCORE = Measure("score", "Score", linear=True)
 STATISTICS = (
     Measure("parameter_norm", "Parameter norm"),

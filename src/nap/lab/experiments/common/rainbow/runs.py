@@ -1,14 +1,12 @@
-"""From variants to runs: the Rainbow experiments differ in their arms, games and settings only."""
+"""The runs of Rainbow experiments, which differ in their arms, games and settings only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from nap.lab.aliases import slug
-from nap.lab.experiments.common.rainbow import RainbowConfig
 from nap.lab.experiments.common.runs import named_seeds
 from nap.lab.experiments.experiment import Run
 from nap.lab.loops.rainbow.atari import GAMES
@@ -18,41 +16,40 @@ from nap.lab.loops.rainbow.settings import AgentRun, RainbowArm
 from nap.lab.loops.rainbow.stacked.run import StackedRainbowWork
 
 
-def single_runs(
-    experiment: str, config: RainbowConfig, games: Iterable[str], variants: Sequence[RainbowArm]
-) -> list[Run]:
-    """A run for each game, variant and seed, or a few seeds; of games that are only tried, one agent."""
-    games = tuple(games)
-    one_rate = config.tuned_on in games
+def runs(config: Any, experiment: str) -> list[Run]:
+    """A run for each game, each of the config's `rainbow_arms()` and each seed, or a few seeds.
+
+    Games that are only tried have one agent.
+    """
+    arms = config.rainbow_arms()
     return [
-        _single(experiment, config, game, variant, seeds, one_rate)
-        for game in games
-        for variant in (variants[-1:] if config.only_tries(game) else variants)
+        _run(experiment, config, game, arm, seeds)
+        for game in config.games
+        for arm in (arms[-1:] if config.only_tries(game) else arms)
         for seeds in ([config.seeds_of_runs[0][:1]] if config.only_tries(game) else config.seeds_of_runs)
     ]
 
 
-def _single(
-    experiment: str, config: RainbowConfig, game: str, variant: RainbowArm, seeds: range, one_rate: bool
-) -> Run:
+def _run(experiment: str, config: Any, game: str, arm: RainbowArm, seeds: range) -> Run:
     tags: dict[str, Any] = {"experiment": experiment}
-    if variant.schedule == "linear":
-        tags["end_at"] = variant.end_at
+    if arm.schedule == "linear":
+        tags["end_at"] = arm.end_at
     frames = config.smoke_frames if config.only_tries(game) else config.frames
-    variant, settings = config.adapted(variant), config.agent()
+    arm, settings = config.adapted(arm), config.agent()
     agent = AgentRun(
-        variant, settings, (game,), frames, config.intervals, seeds[0], tags=tags, seeds_per_run=len(seeds)
+        arm, settings, (game,), frames, config.intervals, seeds[0], tags=tags, seeds_per_run=len(seeds)
     )
-    group = variant.name if one_rate else f"{game} {variant.name}"
+    one_rate = config.tuned_on in config.games
+    group = arm.name if one_rate else f"{game} {arm.name}"
     decides = game == config.tuned_on or not one_rate
-    return agent_run(f"{game} {variant.name}", agent, group, decides=decides)
+    return agent_run(f"{game} {arm.name}", agent, group, decides=decides)
 
 
 def agent_run(name: str, agent: AgentRun, group: str = "", *, decides: bool = True) -> Run:
-    """The run of one agent, or of a few seeds; refused here, before any work, if there is no such game.
+    """The run of one agent, or of a few seeds; ValueError if there is no such game.
 
     Args:
-        group: of the runs that `nap tune` finds one learning rate for, on those that decide.
+        group: the runs for which `nap tune` finds one learning rate, on those that decide.
     """
     for game in set(agent.games) - {*BUILT_IN, *MINATAR, *GAMES}:
         require_known(game)
