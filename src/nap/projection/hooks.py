@@ -43,11 +43,14 @@ class MoveGuard:
         self._watched: Tensor | None = None
         self._look()
 
-    def stepped(self, *, by_hand: bool = False) -> None:
+    def stepped(self, *, by_hand: bool = False, same: bool = False) -> None:
         """Note that the optimizer took a step, or that weights were projected by hand."""
         if not (by_hand and self._strict):
             self._found, self._inside = 0, False
-        self._look()
+        if same and self._watched is not None:  # no need to find it again
+            self._version = self._watched._version
+        else:
+            self._look()
 
     def began(self) -> None:
         """Note that the optimizer begins a step."""
@@ -115,7 +118,7 @@ class Followed:
     small: SmallWeights | None = None
 
 
-Follow = Callable[[Followed, bool | Tensor, Any], None]
+Follow = Callable[[Followed, bool | Tensor, Any], bool]  # returns whether no parameter was replaced
 
 
 @dataclass(frozen=True)
@@ -244,8 +247,9 @@ class AfterStep:
             why = f"a step of {type(optimizer).__name__} ended whose beginning was not seen"
             refuse([], f"{why}, so how far it moved the weights is not known", way)
         start = self._starts.pop() if self.before is not None else None
-        self._follow(self._followed, was_real(optimizer), start)
-        self.moves_are_known()
+        same = self._follow(self._followed, was_real(optimizer), start)
+        if self.guard is not None:
+            self.guard.stepped(same=same)
 
     def _look_at(self, optimizer: Any) -> None:
         if (held := _held(optimizer)) != self._held:
@@ -255,10 +259,10 @@ class AfterStep:
         """Find the optimizer's parameters again, after a change of plan."""
         self._followed = self._find(self.optimizer)
 
-    def moves_are_known(self, *, by_hand: bool = False) -> None:
+    def projected_by_hand(self) -> None:
         """Tell the guard that all changes until now were projected."""
         if self.guard is not None:
-            self.guard.stepped(by_hand=by_hand)
+            self.guard.stepped(by_hand=True)
 
     def attach(self, weight_of: Callable[[str], Tensor]) -> None:
         """Register the hooks, and guard the first trained weight."""

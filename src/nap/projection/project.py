@@ -180,7 +180,7 @@ class Projector:
                 self._radii |= self._act_(self._trainable(self._slots))
             self._is_used()
             for hook in self._hooks:
-                hook.moves_are_known(by_hand=True)
+                hook.projected_by_hand()
         else:
             reshard_(sharded_parts(other))
             shapes = {name: self._shapes[name] for name in self.plan.names("project", "grow", "joint")}
@@ -304,10 +304,11 @@ class Projector:
         steps = lengths_of(self._parameter, radii, self._noisy)
         return {id(self._parameter(name)): length for name, length in steps.items()}
 
-    def _follow_(self, followed: Followed, real: bool | Tensor, start: WeightsBefore | None) -> None:
+    def _follow_(self, followed: Followed, real: bool | Tensor, start: WeightsBefore | None) -> bool:
         if followed.small is not None and real is True and followed.small.project_():
-            self._updates.update({name: self._updates[name] + 1 for name in followed.names})
-            return
+            for name in followed.names:
+                self._updates[name] = self._updates[name] + 1
+            return True
         weights = self._trainable(followed.names, after_step=True)
         for alike in by_count(weights, self._updates):  # one group, unless optimizers share parameters
             count = self._updates[alike[0]] + real  # tensors, where `real` is on the device
@@ -316,6 +317,7 @@ class Projector:
             if due is not False:
                 group = {name: weights[name] for name in alike}
                 self._radii |= self._act_(group, due if isinstance(due, Tensor) else None, start)
+        return False
 
     def detach(self) -> None:
         """Remove the hooks from every optimizer; radii and counts stay."""
