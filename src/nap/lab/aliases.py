@@ -155,12 +155,12 @@ def run_names(name: str) -> list[str]:
     (['mlp-l2-then-seed-0'], [])
     >>> del ARMS["L2, then"]
     """
-    found = []
+    names = []
     for old, new in ARMS.items():
         before, now = slug(old.rpartition("/")[2]), slug(new)
         renamed = re.sub(rf"(?<![^-]){re.escape(now)}(?![^-])", before, name)
-        found += [renamed] if renamed != name else []
-    return list(dict.fromkeys(found))
+        names += [renamed] if renamed != name else []
+    return list(dict.fromkeys(names))
 
 
 def slug(name: str) -> str:
@@ -186,7 +186,7 @@ def words(
     (['--parallel-now', 'fsdp'], ['--spread-then is now --parallel-now'])
     >>> del OPTIONS["spread_then"]
     """
-    found: list[str] = []
+    current: list[str] = []
     notes: list[str] = []
     for key, *values in groups:
         now = key if key in known else _option(key, known, experiment)
@@ -196,8 +196,8 @@ def words(
         renamed = [_listed(setting, value, experiment) for value in values]
         pairs = [(key, now), *zip(values, renamed, strict=True)]
         notes += [f"{old} is now {new}" for old, new in pairs if old != new]
-        found += [now, *renamed]
-    return found, notes
+        current += [now, *renamed]
+    return current, notes
 
 
 def _option(key: str, known: Collection[str], experiment: str) -> str:

@@ -29,7 +29,7 @@ def diagnose_target(target: str) -> Diagnoses:
     grouped: dict[str, list[Diagnosis]] = {}
     for (label, _), rows in logs.read(path).items():
         grouped.setdefault(label, []).append(diagnose_log(rows))
-    return {label: _over_seeds(found) for label, found in grouped.items()}
+    return {label: _over_seeds(of_seeds) for label, of_seeds in grouped.items()}
 
 
 def _of_factory(returned: Any, target: str) -> Diagnosis:
@@ -59,30 +59,30 @@ def _of_factory(returned: Any, target: str) -> Diagnosis:
         ) from error
 
 
-def _over_seeds(found: list[Diagnosis]) -> Diagnosis:
+def _over_seeds(diagnoses: list[Diagnosis]) -> Diagnosis:
     """One diagnosis for the seeds of an arm: each finding once, and in how many of them it is."""
     first: dict[str, Finding] = {}
     counts: dict[str, int] = {}
-    for diagnosis in found:
+    for diagnosis in diagnoses:
         for finding in diagnosis.findings:
             first.setdefault(finding.name, finding)
             counts[finding.name] = counts.get(finding.name, 0) + 1
-    if len(found) == 1:
-        return found[0]
+    if len(diagnoses) == 1:
+        return diagnoses[0]
     findings = tuple(
-        replace(one, measure=f"{one.measure}; so in {counts[name]} of {len(found)} seeds")
+        replace(one, measure=f"{one.measure}; so in {counts[name]} of {len(diagnoses)} seeds")
         for name, one in first.items()
     )
-    return Diagnosis(findings, found[0].not_looked_at, found[0].numbers)
+    return Diagnosis(findings, diagnoses[0].not_looked_at, diagnoses[0].numbers)
 
 
-def show(found: Diagnoses, *, as_json: bool) -> None:
+def show(diagnoses: Diagnoses, *, as_json: bool) -> None:
     """Print diagnoses: a table in a terminal, text elsewhere, or JSON."""
     if as_json:
-        bodies = {label: one.to_json() for label, one in found.items()}
+        bodies = {label: one.to_json() for label, one in diagnoses.items()}
         print(json.dumps(bodies[""] if set(bodies) == {""} else bodies, indent=2))
         return
-    for label, diagnosis in found.items():
+    for label, diagnosis in diagnoses.items():
         if label:
             print(f"== {label}")
         if sys.stdout.isatty() and diagnosis.findings:
@@ -90,7 +90,7 @@ def show(found: Diagnoses, *, as_json: bool) -> None:
         else:
             print(replace(diagnosis, not_looked_at={}))
         print()
-    skipped = {check: why for one in found.values() for check, why in one.not_looked_at.items()}
+    skipped = {check: why for one in diagnoses.values() for check, why in one.not_looked_at.items()}
     if skipped:
         print(Diagnosis((), skipped).skipped())
 

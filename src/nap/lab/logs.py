@@ -30,15 +30,15 @@ def read(path: Path) -> Logs:
 def _folder(path: Path) -> Logs:
     if any(path.rglob(lab_rows.FILE_NAME)):
         return _of_lab(lab_rows.read(path))
-    found = {f for name in _KNOWN for f in path.rglob(name)}
-    found |= {f for f in path.rglob("*") if EVENTS in f.name or f.suffix == ".jsonl"}
-    if not found:
+    paths = {f for name in _KNOWN for f in path.rglob(name)}
+    paths |= {f for f in path.rglob("*") if EVENTS in f.name or f.suffix == ".jsonl"}
+    if not paths:
         raise ValueError(
             f"{path} holds no log that nap reads: no {', '.join(_KNOWN)}, *.jsonl or TensorBoard events"
         )
     logs: Logs = {}
-    for file in sorted(found):
-        label = "" if len(found) == 1 else str(file.parent.relative_to(path))
+    for file in sorted(paths):
+        label = "" if len(paths) == 1 else str(file.parent.relative_to(path))
         logs.setdefault((label if label != "." else file.name, ""), []).extend(_file(file))
     return {key: _sorted(rows) for key, rows in logs.items()}
 
@@ -74,14 +74,14 @@ def _number(cell: Any) -> float | None:
 def _json(path: Path) -> Iterable[Row]:
     text = _text(path)
     try:
-        found = files.parse_json(text)
+        content = files.parse_json(text)
     except ValueError:
-        found = [_line(path, n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if isinstance(found, Mapping):
-        found = found.get("log_history", [found])  # trainer_state.json
-    if not isinstance(found, list) or not all(isinstance(row, Mapping) for row in found):
+        content = [_line(path, n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if isinstance(content, Mapping):
+        content = content.get("log_history", [content])  # trainer_state.json
+    if not isinstance(content, list) or not all(isinstance(row, Mapping) for row in content):
         raise ValueError(f"{path} is no log: a list of objects, or one object a line")
-    return [dict(row) for row in found]
+    return [dict(row) for row in content]
 
 
 def _line(path: Path, number: int, text: str) -> Any:

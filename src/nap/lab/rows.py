@@ -134,12 +134,12 @@ class Rows(Sequence[Row]):
 
         Task 0, the network before its first update, is left out if it does not have the metric.
         """
-        kept = Rows(row for row in self if metric in row or row.get(by[1]) != 0)
-        lines, columns = (sorted(kept.unique(key)) for key in by)
+        selected = Rows(row for row in self if metric in row or row.get(by[1]) != 0)
+        lines, columns = (sorted(selected.unique(key)) for key in by)
         row_of, column_of = ({value: i for i, value in enumerate(axis)} for axis in (lines, columns))
         array = np.full((len(lines), len(columns)), np.nan)
         taken: set[tuple[int, int]] = set()
-        for row in kept:
+        for row in selected:
             if metric not in row or any(row.get(key) is None for key in by):
                 continue
             cell = row_of[row[by[0]]], column_of[row[by[1]]]

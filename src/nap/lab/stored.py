@@ -144,11 +144,11 @@ def _manifest_problem(content: Any) -> str:
             return f"{key} is {json.dumps(content[key])[:40]}"
     if content.get("finished") is not None and "rows_bytes" not in content:
         return "finished, and rows_bytes is missing"
-    for sitting in content["sittings"]:
-        if not (isinstance(sitting, dict) and "exit" in sitting and _is_text_or_none(sitting["exit"])):
-            return "a sitting without its exit"
-        if not _is_texts(sitting.get("notes", [])):
-            return "the notes of a sitting are not texts"
+    for session in content["sittings"]:
+        if not (isinstance(session, dict) and "exit" in session and _is_text_or_none(session["exit"])):
+            return "a session without its exit"
+        if not _is_texts(session.get("notes", [])):
+            return "the notes of a session are not texts"
     if CHECKSUM in content and content[CHECKSUM] != checksum(content):
         return "it was changed: its checksum does not match its content"
     return ""

@@ -232,9 +232,9 @@ def _doctor(args: argparse.Namespace) -> int:
     from nap.lab import doctor  # imports torch
 
     with contextlib.redirect_stdout(sys.stderr):  # prints of the user's file must not spoil --json
-        found = doctor.diagnose_target(args.target)
-    doctor.show(found, as_json=args.json)
-    return OK if all(one.healthy for one in found.values()) else PROBLEMS
+        diagnoses = doctor.diagnose_target(args.target)
+    doctor.show(diagnoses, as_json=args.json)
+    return OK if all(one.healthy for one in diagnoses.values()) else PROBLEMS
 
 
 def _compare(args: argparse.Namespace) -> int:

@@ -139,7 +139,7 @@ exit codes:
 
 DOCTOR_EXAMPLES = """\
 examples:
-  nap doctor train.py:make            make() returns model, optimizer, batch, and perhaps loss(output)
+  nap doctor train.py:make            make() returns model, optimizer, batch and optionally loss(output)
   nap doctor results/fig1-demo        runs of nap run
   nap doctor lightning_logs           logs of the monitor: CSV, TensorBoard, JSON lines, trainer_state
   nap doctor metrics.csv --json

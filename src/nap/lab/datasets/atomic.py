@@ -80,7 +80,7 @@ def _locked(folder: Path) -> Iterator[None]:
             os.close(handle)
         raise DataMissing(
             f"{folder} cannot be made: {lock} cannot be locked ({error.strerror}); choose another place, "
-            "on a local disk perhaps, with the environment variable NAP_DATA"
+            "for example on a local disk, with the environment variable NAP_DATA"
         ) from error
     try:
         yield

@@ -277,11 +277,11 @@ def find_images(name: str) -> ImageSet:
     >>> find_images("digits").classes
     10
     """
-    found = find(name)
-    if not isinstance(found, ImageSet):
+    data = find(name)
+    if not isinstance(data, ImageSet):
         others = ", ".join(data.name for data in IMAGE_SETS)
-        raise ValueError(f"{name} holds {found.holds()}, and no images; image sets are {others}")
-    return found
+        raise ValueError(f"{name} holds {data.holds()}, and no images; image sets are {others}")
+    return data
 
 
 def of_role(role: Role) -> dict[str, TextSet]:

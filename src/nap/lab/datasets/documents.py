@@ -79,15 +79,15 @@ def articles(lines: Iterable[str]) -> Iterator[str]:
     >>> list(articles([" = One = ", " one ", " = 1 = ", " ", " = = Part = = ", " ", " = Two = ", " more"]))
     [' = One = \\n one \\n = 1 = \\n \\n = = Part = = \\n ', ' = Two = \\n more']
     """
-    held: list[str] = []
+    article: list[str] = []
     for line in lines:
-        titled = _TITLE.match(line) and held and not held[-1].strip()
-        if titled and any(part.strip() for part in held):
-            yield "\n".join(held)
-            held = []
-        held.append(line)
-    if any(part.strip() for part in held):
-        yield "\n".join(held)
+        titled = _TITLE.match(line) and article and not article[-1].strip()
+        if titled and any(part.strip() for part in article):
+            yield "\n".join(article)
+            article = []
+        article.append(line)
+    if any(part.strip() for part in article):
+        yield "\n".join(article)
 
 
 def cut_up(text: str, size: int = PIECE) -> Iterator[str]:

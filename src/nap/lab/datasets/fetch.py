@@ -87,8 +87,8 @@ def _take_from_(
     problems: list[str] = []
     try:
         most = MOST_TIMES * data.size + MOST_BESIDES
-        with closing(containers(source, tuple(missing.values()), workshop, progress, most=most)) as found:
-            for container in found:
+        with closing(containers(source, tuple(missing.values()), workshop, progress, most=most)) as opened:
+            for container in opened:
                 for path in candidates(container, tuple(missing.values()), data.archives):
                     problems += _unpack_(path, missing, where, progress) if missing else []
     except SourceFailed as failure:
@@ -100,8 +100,8 @@ def _unpack_(container: Path, missing: dict[str, File], where: Path, progress: P
     """Install the files in one container; returns the problems."""
     problems = []
     try:
-        with closing(entries(container, tuple(missing.values()))) as found:
-            for file, stream in found:
+        with closing(entries(container, tuple(missing.values()))) as streams:
+            for file, stream in streams:
                 if file.name not in missing:  # a second copy
                     continue
                 try:
@@ -130,10 +130,10 @@ def _install_(stream: Readable, file: File, where: Path, progress: Progress) -> 
                 out.write(block)
             out.flush()
             os.fsync(out.fileno())
-        if (found := digest.hexdigest()) != file.sha256:
+        if (actual := digest.hexdigest()) != file.sha256:
             raise SourceFailed(
                 f"{file.name} is not the right file: expected sha256 {file.sha256} ({file.size:,} bytes), "
-                f"found {found} ({'more than ' if size > file.size else ''}{min(size, file.size):,} bytes)"
+                f"found {actual} ({'more than ' if size > file.size else ''}{min(size, file.size):,} bytes)"
             )
         with writing(where / file.name, file.size):
             aside.replace(where / file.name)

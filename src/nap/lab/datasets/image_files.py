@@ -160,9 +160,9 @@ def load_image_folders(folder: Path) -> tuple[ImageFolder, ImageFolder]:
 
 def _class_names(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
-        found = list(entries)
-    classes = sorted(entry.name for entry in found if entry.is_dir())
-    loose = sum(entry.name.lower().endswith(ENDINGS) for entry in found)
+        listed = list(entries)
+    classes = sorted(entry.name for entry in listed if entry.is_dir())
+    loose = sum(entry.name.lower().endswith(ENDINGS) for entry in listed)
     if loose:
         raise DataMissing(f"{folder} holds {loose:,} loose images: {FLAT}")
     if not classes:
@@ -171,9 +171,9 @@ def _class_names(folder: Path) -> list[str]:
 
 
 def _images(folder: Path) -> list[str]:
-    found = sorted(os.listdir(folder))
-    names = [name for name in found if name.lower().endswith(ENDINGS)]
-    if other := next((name for name in found if name.lower().endswith(NOT_READ)), None):
+    listed = sorted(os.listdir(folder))
+    names = [name for name in listed if name.lower().endswith(ENDINGS)]
+    if other := next((name for name in listed if name.lower().endswith(NOT_READ)), None):
         raise DataMissing(
             f"{folder / other} is of a kind that is not read ({', '.join(NOT_READ)}); "
             "write it as PNG, or take it out"

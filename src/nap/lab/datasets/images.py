@@ -104,9 +104,9 @@ def _digits(count: int) -> tuple[Bytes, Bytes]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise DataMissing("digits needs scikit-learn, which is missing: pip install scikit-learn") from error
-    found = load_digits()
-    pixels = np.rint(found.images * (255 / 16)).astype(np.uint8)  # scikit-learn has 17 levels, 0 to 16
-    return pixels[:count, None], found.target[:count].astype(np.uint8)
+    digits = load_digits()
+    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # scikit-learn has 17 levels, 0 to 16
+    return pixels[:count, None], digits.target[:count].astype(np.uint8)
 
 
 Bytes = NDArray[np.uint8]
@@ -145,10 +145,12 @@ def read_cifar(path: Path, shape: tuple[int, int, int], count: int | None = None
 
 
 def _bytes(path: Path, count: int, skip: int = 0) -> Bytes:
-    found = np.fromfile(path, np.uint8, count, offset=skip)
-    if len(found) != count:
-        raise ValueError(f"{path} ends early: {skip + count:,} bytes are needed, {skip + len(found):,} there")
-    return found
+    numbers = np.fromfile(path, np.uint8, count, offset=skip)
+    if len(numbers) != count:
+        raise ValueError(
+            f"{path} ends early: {skip + count:,} bytes are needed, {skip + len(numbers):,} there"
+        )
+    return numbers
 
 
 def split(name: str, held_out: int = 0) -> tuple[Images, Images]:

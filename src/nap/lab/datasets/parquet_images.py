@@ -177,8 +177,8 @@ NUMBERED = re.compile(r"(?P<start>.*?)-(?P<number>\d+)-of-(?P<of>\d+)")  # train
 
 def shards(folder: Path, split: str) -> list[Path]:
     """The parquet files of a split, in the folder or in data/."""
-    found = (sorted(where.glob(f"{split}-*.parquet")) for where in (folder, folder / "data"))
-    return next((files for files in found if files), [])
+    listed = (sorted(where.glob(f"{split}-*.parquet")) for where in (folder, folder / "data"))
+    return next((files for files in listed if files), [])
 
 
 def all_shards(folder: Path, split: str) -> list[Path]:
@@ -192,20 +192,20 @@ def all_shards(folder: Path, split: str) -> list[Path]:
     return files
 
 
-def _check_numbers(found: Sequence[re.Match[str]], where: Path) -> None:
-    start, of = found[0].group("start", "of")
-    if other := next((match for match in found if match["of"] != of), None):
+def _check_numbers(matches: Sequence[re.Match[str]], where: Path) -> None:
+    start, of = matches[0].group("start", "of")
+    if other := next((match for match in matches if match["of"] != of), None):
         raise DataMissing(
-            f"{where} has shards of two exports, {found[0].string} and {other.string}; keep those of one"
+            f"{where} has shards of two exports, {matches[0].string} and {other.string}; keep those of one"
         )
-    times = Counter(int(match["number"]) for match in found)
+    times = Counter(int(match["number"]) for match in matches)
     first = 1 if int(of) in times else 0  # most count from 0
     for number in range(first, first + int(of)):
         if times[number] == 0:
             name = f"{start}-{number:0{len(of)}}-of-{of}.parquet"
-            raise DataMissing(f"{where} has {len(found)} of {int(of)} {start} shards; fetch {name}")
+            raise DataMissing(f"{where} has {len(matches)} of {int(of)} {start} shards; fetch {name}")
         if times[number] > 1:
-            names = [match.string for match in found if int(match["number"]) == number]
+            names = [match.string for match in matches if int(match["number"]) == number]
             raise DataMissing(f"{where} has the same shard twice, {' and '.join(names)}; keep one of them")
 
 

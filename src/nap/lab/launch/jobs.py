@@ -106,7 +106,7 @@ def adopt_plugins() -> None:
 
 def _is_in_a_file(module: str) -> bool:
     try:
-        found = find_spec(module.partition(":")[0])
+        spec = find_spec(module.partition(":")[0])
     except (ImportError, ValueError):  # no such package; a module without a file, as __main__
         return False
-    return found is not None and found.origin is not None
+    return spec is not None and spec.origin is not None

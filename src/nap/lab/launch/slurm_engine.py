@@ -88,13 +88,13 @@ def parameters(words: Sequence[str]) -> dict[str, Any]:
     >>> parameters(["slurm_partition=gpu", "timeout_min=600", "mem_gb=1.5"])
     {'slurm_partition': 'gpu', 'timeout_min': 600, 'mem_gb': 1.5}
     """
-    found = {}
+    settings = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not (key and equals and value):
             raise ValueError(f"--slurm {word}: expected KEY=VALUE, such as slurm_partition=gpu")
-        found[key] = _number(value)
-    return found
+        settings[key] = _number(value)
+    return settings
 
 
 def _number(text: str) -> Any:

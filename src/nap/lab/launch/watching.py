@@ -66,8 +66,8 @@ class SweepProgress:
 
     def running(self, runs: Sequence[Tracked]) -> list[Tracked]:
         """The runs that are running, those with a heartbeat first."""
-        found = [run for run in runs if run.status in RUNNING]
-        return sorted(found, key=lambda run: self._beats.get(run.job.label) is None)
+        running = [run for run in runs if run.status in RUNNING]
+        return sorted(running, key=lambda run: self._beats.get(run.job.label) is None)
 
     def describe(self, run: Tracked) -> str:
         """The progress of one run that is running."""

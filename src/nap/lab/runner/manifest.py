@@ -40,7 +40,7 @@ class Manifest:
     def read(cls, path: Path) -> tuple[Manifest, list[str]]:
         """The manifest at `path`, or an empty one; with a note if it was damaged."""
         content, damage = stored.read_manifest(path)
-        return cls(path, content), [f"{damage}: earlier sittings are forgotten"] if damage else []
+        return cls(path, content), [f"{damage}: earlier sessions are forgotten"] if damage else []
 
     @property
     def finished(self) -> str | None:

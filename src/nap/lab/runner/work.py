@@ -37,7 +37,7 @@ class Work(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state returned by `state_dict`, exactly.
 
-        A work that cannot do so sets an attribute `not_restored` to what it had to start anew, in words.
+        A work that cannot do so sets an attribute `not_restored` to what it had to start again, in words.
         """
 
 
