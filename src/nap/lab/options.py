@@ -14,8 +14,10 @@ examples:
   nap run {name}                                  on this computer, in a minute or two
   nap run {name} --scale small --device cuda      with enough seeds for confidence intervals
   nap run {name} --seeds 3 --out elsewhere        run the same command again to resume
+  nap run {name} --tensorboard --report           log for TensorBoard and write the HTML report
   nap run {name} --shard 1/2 & nap run {name} --shard 2/2    in two processes at the same time
-  nap run {name} --scale paper --help             settings and defaults of another scale"""
+  nap run {name} --help                           all settings with their defaults
+  nap run {name} --scale paper --help             those of another scale"""
 
 
 @dataclass(frozen=True)

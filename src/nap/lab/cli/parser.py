@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import nap
+from nap.lab import options as run_options
+from nap.lab.launch import options as sweep_options
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 _Group: TypeAlias = "argparse._ActionsContainer"
@@ -22,13 +24,9 @@ examples:
   nap compare train.py:train                        whether it helps your training
 """
 
-RUN_EXAMPLES = """\
-examples:
-  nap run fig1                                on this computer, in a minute or two
-  nap run fig1 --help                         all settings of fig1 with their defaults
-  nap run fig1 --scale small --device cuda    with enough seeds for confidence intervals
-  nap run fig2 walk --seeds 3 --out elsewhere several experiments, with settings that all of them have
-  nap run fig1 --tensorboard --report         log for TensorBoard and write the HTML report
+RUN_EXAMPLES = f"""\
+{run_options.EXAMPLES.format(name="fig1")}
+  nap run fig2 walk --seeds 3                   several experiments, with settings that all of them have
 
 Run the same command again to resume runs that were stopped or killed.
 
@@ -41,14 +39,8 @@ exit codes:
   130 interrupted without a checkpoint: Ctrl-C twice, or before the runs started
 """
 
-SWEEP_EXAMPLES = """\
-examples:
-  nap sweep fig4                              one worker per core, or per GPU
-  nap sweep fig4 --help                       all settings of fig4 and of the sweep, with their defaults
-  nap sweep fig4 --dry-run                    print the plan and start nothing
-  nap sweep fig1 fig4 --scale small --gpus 0 1 --per-gpu 2
-  nap sweep fig4 --engine ray --address 10.0.0.1:6379
-  nap sweep fig4 --engine slurm --slurm slurm_partition=gpu gpus_per_node=1 timeout_min=600
+SWEEP_EXAMPLES = f"""\
+{sweep_options.SWEEP_EXAMPLES.format(name="fig4")}
 
 Finished runs are skipped, failed runs start again, killed runs resume from their checkpoints. The same
 command resumes a sweep that was stopped or killed. Several sweeps may share one folder.
@@ -62,12 +54,8 @@ exit codes:
   130 interrupted without saving: Ctrl-C twice, or before the runs started
 """
 
-TUNE_EXAMPLES = """\
-examples:
-  nap tune fig1                               find each arm's learning rate, at the scale of a laptop
-  nap tune fig1 --help                        all settings of fig1 and of the tuning, with their defaults
-  nap tune fig1 --scale small --per-gpu 8     eight runs at a time on each GPU
-  nap run fig1 --tuned results/fig1-demo-tuning/tuned.json
+TUNE_EXAMPLES = f"""\
+{sweep_options.TUNE_EXAMPLES.format(name="fig1")}
 
 Learning rates are compared on seeds 100, 101, ..., which no result uses. If an arm's best one is at an end of
 the grid, the grid is extended there. The same command resumes a search that was stopped or killed.

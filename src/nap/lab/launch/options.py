@@ -13,10 +13,11 @@ SWEEP_EXAMPLES = """\
 examples:
   nap sweep {name}                                on this machine: a worker on each core or GPU
   nap sweep {name} --dry-run                      print the plan and start nothing
-  nap sweep {name} --scale small --per-gpu 2      two workers on each GPU
-  nap sweep {name} --engine ray                   on the Ray cluster that this machine belongs to
+  nap sweep {name} --scale small --gpus 0 1 --per-gpu 2    two workers on each of two GPUs
+  nap sweep {name} --engine ray --address 10.0.0.1:6379    on a Ray cluster; by default that of this machine
   nap sweep {name} --engine slurm --slurm slurm_partition=gpu timeout_min=600
-  nap sweep {name} --scale paper --help           settings and defaults of another scale"""
+  nap sweep {name} --help                         all settings with their defaults
+  nap sweep {name} --scale paper --help           those of another scale"""
 TUNE_EXAMPLES = """\
 examples:
   nap tune {name}                                 find each arm's learning rate, at demo scale
@@ -25,6 +26,7 @@ examples:
   nap tune {name} --time-limit 1500               stop after 25 minutes; run it again to resume
   nap tune {name} --conclude                      choose from the runs that are finished
   nap tune {name} --engine slurm --slurm slurm_partition=gpu timeout_min=600
+  nap tune {name} --help                          all settings with their defaults
   nap run {name} --tuned results/{name}-demo-tuning/tuned.json    afterwards: the results at these rates"""
 
 
