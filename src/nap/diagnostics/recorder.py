@@ -107,22 +107,22 @@ class Recorder:
             args: as in `nap.plan`: a tuple lists the arguments, anything else (a dict too) is the only one.
             kwargs: named arguments; `measure((), batch)` for a model called as `model(**batch)`.
         """
-        found: dict[str, Tensor] = {}
-        with evaluating(self.model), torch.no_grad(), self._hooks(found):
+        measures: dict[str, Tensor] = {}
+        with evaluating(self.model), torch.no_grad(), self._hooks(measures):
             self.model(*as_arguments(args), **(kwargs or {}))
-        self._check(found)
-        found["norm/parameters"] = parameter_norm(self.model)
+        self._check(measures)
+        measures["norm/parameters"] = parameter_norm(self.model)
         if any(p.grad is not None for p in self.model.parameters()):
-            found["norm/gradients"] = gradient_norm(self.model)
-        numbers = torch.stack([value.double().cpu() for value in found.values()]).tolist()
-        row = dict(zip(found, numbers, strict=True))
+            measures["norm/gradients"] = gradient_norm(self.model)
+        numbers = torch.stack([value.double().cpu() for value in measures.values()]).tolist()
+        row = dict(zip(measures, numbers, strict=True))
         if self.optimizer is not None:
             rates = effective_learning_rates(self.model, self.optimizer)
             row |= {f"rate/{name}": float(rate) for name, rate in rates.items()}
         return row
 
     @contextmanager
-    def _hooks(self, found: dict[str, Tensor]) -> Iterator[None]:
+    def _hooks(self, measures: dict[str, Tensor]) -> Iterator[None]:
         axes = UnitAxes()
         latest: list[nn.Module] = []  # of those that make new features
         last_linear: list[tuple[Tensor, bool | None]] = []  # its input, and whether that has zeros
@@ -152,7 +152,7 @@ class Recorder:
                 axis = self.unit_axis.get(title, self.unit_axis.get(name))
                 if axis is None:
                     axis = axes.of(name, as_features(name, output))
-                found.update(self._measures(title, as_features(name, output), axis, gives_zeros(module)))
+                measures.update(self._measures(title, as_features(name, output), axis, gives_zeros(module)))
 
             return hook
 
@@ -171,26 +171,26 @@ class Recorder:
                 handle.remove()
         for features, zeros in last_linear if not self._explicit else ():
             axis = self.unit_axis.get(PENULTIMATE, -1)
-            found.update(self._measures(PENULTIMATE, features, axis, zeros))
+            measures.update(self._measures(PENULTIMATE, features, axis, zeros))
 
     def _measures(
         self, name: str, features: Tensor, unit_axis: int | None, zeros: bool | None
     ) -> dict[str, Tensor]:
-        found = {
+        measures = {
             f"dormant/{name}": dormant_units(features, self.tau, unit_axis=unit_axis),
             f"rank/{name}": feature_rank(features, self.threshold, unit_axis=unit_axis),
         }
         if bool((features == 0).any()) if zeros is None else zeros:
-            found[f"linearized/{name}"] = linearized_units(features, unit_axis=unit_axis)
-            found[f"dead/{name}"] = dead_units(features, unit_axis=unit_axis)
-        return found
+            measures[f"linearized/{name}"] = linearized_units(features, unit_axis=unit_axis)
+            measures[f"dead/{name}"] = dead_units(features, unit_axis=unit_axis)
+        return measures
 
-    def _check(self, found: dict[str, Tensor]) -> None:
-        if not found:
+    def _check(self, measures: dict[str, Tensor]) -> None:
+        if not measures:
             raise ValueError(
                 f"no activation module and no nn.Linear ran in {type(self.model).__name__}; activations "
                 "written as functions cannot be hooked: name modules in Recorder(model, layers=[...])"
             )
         for name in self._layers if self._explicit else ():
-            if f"dormant/{name}" not in found:
+            if f"dormant/{name}" not in measures:
                 raise ValueError(f"{name} did not run in this forward; take it out of `layers`")

@@ -34,7 +34,7 @@ def moments_of(optimizer: torch.optim.Optimizer, name: str, parameter: Tensor) -
     >>> [tuple(m.shape) for m in moments_of(adam, "weight", layer.weight)]
     [(1, 2), (1, 2)]
     """
-    found = []
+    averages = []
     for key, value in optimizer.state.get(parameter, {}).items():
         if not isinstance(value, Tensor) or value.ndim == 0:
             continue
@@ -43,8 +43,8 @@ def moments_of(optimizer: torch.optim.Optimizer, name: str, parameter: Tensor) -
                 f"{type(optimizer).__name__} keeps {key!r} of shape {tuple(value.shape)} for {name}, and "
                 "it is not known how to reset it for single units; use SGD, RMSprop or one of Adam's family"
             )
-        found.append(value)
-    return found
+        averages.append(value)
+    return averages
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,11 @@ def counterparts(
     """The parameters of another model that have these names and shapes; one that lacks them is refused."""
     there = dict(other.named_parameters(remove_duplicate=False))
     by_bare = {short: there[name] for name, short in bare_names(there).items()}
-    found: dict[str, Tensor] = {name: by_bare[bare[name]] for name in shapes if bare[name] in by_bare}
-    problems = [f"{bare[name]}: not there" for name in shapes if name not in found]
+    parameters: dict[str, Tensor] = {name: by_bare[bare[name]] for name in shapes if bare[name] in by_bare}
+    problems = [f"{bare[name]}: not there" for name in shapes if name not in parameters]
     problems += [
         f"{bare[name]}: {list(p.shape)} there, {list(shapes[name])} here"
-        for name, p in found.items()
+        for name, p in parameters.items()
         if p.shape != shapes[name]
     ]
     if problems:
@@ -43,7 +43,7 @@ def counterparts(
             "no radii; project_ a copy of the same architecture (copy.deepcopy, AveragedModel), taken "
             + "\n  ".join(["after nap.normalize_:", *shortened(problems)])
         )
-    return found
+    return parameters
 
 
 def shortened(lines: list[str]) -> list[str]:

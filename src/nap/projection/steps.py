@@ -111,19 +111,19 @@ def braked(
 
 def norms_together(weights: Sequence[Tensor], radii: Sequence[Tensor], together: Pairs = ()) -> list[Tensor]:
     """The norms of each weight in the shape of its radius; a pair shares √(a² + b²)."""
-    found: dict[int, Tensor] = {}
+    by_place: dict[int, Tensor] = {}
     whole: dict[Any, list[int]] = defaultdict(list)
     for place, (weight, radius) in enumerate(zip(weights, radii, strict=True)):
         if radius.numel() == 1 and not is_sharded(weight):
             whole[weight.device, weight.dtype].append(place)
         else:
-            found[place] = norms_like(radius, weight)
+            by_place[place] = norms_like(radius, weight)
     for places in whole.values():
         norms = norms_of_whole([weights[place] for place in places])
-        found |= {p: n.view_as(radii[p]) for p, n in zip(places, norms.unbind(), strict=True)}
+        by_place |= {p: n.view_as(radii[p]) for p, n in zip(places, norms.unbind(), strict=True)}
     for one, other in together:
-        found[one] = found[other] = torch.hypot(found[one], found[other])
-    return [found[place] for place in range(len(weights))]
+        by_place[one] = by_place[other] = torch.hypot(by_place[one], by_place[other])
+    return [by_place[place] for place in range(len(weights))]
 
 
 def in_one(rule: Callable[..., Tensor], *columns: Sequence[Tensor]) -> list[Tensor]:
@@ -132,14 +132,14 @@ def in_one(rule: Callable[..., Tensor], *columns: Sequence[Tensor]) -> list[Tens
     alike: dict[Any, list[int]] = defaultdict(list)
     for place, row in enumerate(rows):
         alike[row[-1].device, row[-1].dtype].append(place)
-    found: dict[int, Tensor] = {}
+    by_place: dict[int, Tensor] = {}
     for places in alike.values():
         parts = zip(*(rows[place] for place in places), strict=True)
         flat = rule(*(torch.cat([part.reshape(-1) for part in column]) for column in parts))
         shapes = [rows[place][-1] for place in places]
         split = flat.split([shape.numel() for shape in shapes])
-        found |= {p: f.view_as(s) for p, f, s in zip(places, split, shapes, strict=True)}
-    return [found[place] for place in range(len(rows))]
+        by_place |= {p: f.view_as(s) for p, f, s in zip(places, split, shapes, strict=True)}
+    return [by_place[place] for place in range(len(rows))]
 
 
 def scale_(weights: Sequence[Tensor], radii: Sequence[Tensor], factors: Sequence[Tensor]) -> None:

@@ -54,8 +54,13 @@ def weight_decay_rates(
     >>> [round(float(found[step]), 4) for step in (0, 999, 1000, 6000, -1)]  # of which decay leaves a third
     [0.1, 0.1, 0.01, 0.0152, 0.0316]
     """
-    given = np.array(list(rates), dtype=np.float64)
-    if given.ndim != 1 or not np.isfinite(given).all() or not (given >= 0).all() or not given.any():
+    schedule = np.array(list(rates), dtype=np.float64)
+    if (
+        schedule.ndim != 1
+        or not np.isfinite(schedule).all()
+        or not (schedule >= 0).all()
+        or not schedule.any()
+    ):
         raise ValueError(
             "rates must be those of each update: finite numbers, none below 0, and not all of them 0"
         )
@@ -69,9 +74,9 @@ def weight_decay_rates(
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum is {momentum}, but it is a share of the last step: 0 ≤ momentum < 1")
     speed = 4 / (1 - momentum) if Update(update) is Update.RAW else 2
-    balances, keeps = given / given.max(), np.exp(-weight_decay * given * speed)
-    q = np.ones_like(given)  # as each update finds it
-    for step in range(int(given.argmax()) + 1, len(given)):
+    balances, keeps = schedule / schedule.max(), np.exp(-weight_decay * schedule * speed)
+    q = np.ones_like(schedule)  # as each update finds it
+    for step in range(int(schedule.argmax()) + 1, len(schedule)):
         balance = balances[step - 1]
         q[step] = balance + (q[step - 1] - balance) * keeps[step - 1]
-    return given / np.sqrt(q)
+    return schedule / np.sqrt(q)

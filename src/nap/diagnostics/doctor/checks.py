@@ -25,15 +25,15 @@ class Check:
 
 def run_checks(case: Case) -> Diagnosis:
     """Run all checks: findings, the worst first, and the checks that were not possible."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     skipped: dict[str, str] = {}
     for check in CHECKS:
         if check.needs and not any(map(case.has, check.needs)):
             skipped[check.name] = next((case.missing[n] for n in check.needs if n in case.missing), check.way)
         else:
-            found += check.find(case)
-    found.sort(key=lambda finding: ORDER.index(finding.severity))
-    return Diagnosis(tuple(found), skipped, {key: points[-1][1] for key, points in case.series.items()})
+            findings += check.find(case)
+    findings.sort(key=lambda finding: ORDER.index(finding.severity))
+    return Diagnosis(tuple(findings), skipped, {key: points[-1][1] for key, points in case.series.items()})
 
 
 def listed(names: Iterable[str]) -> str:
@@ -146,10 +146,10 @@ def _unused_units(case: Case) -> Iterator[Finding]:
 
 def _layers(case: Case, prefix: str, least: float) -> dict[str, float]:
     """The layers beyond a limit; what the last layer reads is often an activation that is listed already."""
-    found = {name: value for name, value in case.now(prefix).items() if value >= least}
-    ends = {name for name in found if name.endswith("penultimate")}
-    inner = {value for name, value in found.items() if name not in ends}
-    return {name: value for name, value in found.items() if name not in ends or value not in inner}
+    beyond = {name: value for name, value in case.now(prefix).items() if value >= least}
+    ends = {name for name in beyond if name.endswith("penultimate")}
+    inner = {value for name, value in beyond.items() if name not in ends}
+    return {name: value for name, value in beyond.items() if name not in ends or value not in inner}
 
 
 def _rank(case: Case) -> Iterator[Finding]:

@@ -59,11 +59,11 @@ def diagnose(
     """
     readable_parameters(model)
     named, optimizers = dict(kwargs or {}), inner_optimizers(optimizer)
-    found, value = measure.gradients(model, args, named, loss)
+    gradients, value = measure.gradients(model, args, named, loss)
     table, missing = weight_groups(model), dict[str, str]()
     seen = measure.seen(model, args, named)
-    numbers = measure.broken_numbers(model, found) | seen.numbers | measure.weight_numbers(model, table)
-    numbers |= measure.gradient_numbers(table, found, measure.second_moments(model, optimizers))
+    numbers = measure.broken_numbers(model, gradients) | seen.numbers | measure.weight_numbers(model, table)
+    numbers |= measure.gradient_numbers(table, gradients, measure.second_moments(model, optimizers))
     numbers |= {} if value is None else {"loss": value}
     try:
         rows = Recorder(model, layers).measure(args, named)
@@ -71,7 +71,7 @@ def diagnose(
     except ValueError as reason:
         missing |= {"dead/": str(reason), "rank/": str(reason)}
     try:
-        numbers |= measure.rate_numbers(model, optimizers, update, found)
+        numbers |= measure.rate_numbers(model, optimizers, update, gradients)
     except ValueError as reason:
         missing |= {"rate/": str(reason), "step/": str(reason)}
     projectors = _projectors_on(optimizer)
@@ -94,7 +94,7 @@ def diagnose(
     if earlier is not None:
         bare = {key.removeprefix("nap/"): number for key, number in earlier.items()}
         history.insert(0, (None, {key: bare[key] for key in numbers if key in bare}))
-    live = _live(model, optimizers, table, seen, found if loss is not None else {}, projectors)
+    live = _live(model, optimizers, table, seen, gradients if loss is not None else {}, projectors)
     case = Case.of(history, live, missing)
     return run_checks(case)
 
@@ -104,7 +104,7 @@ def _live(
     optimizers: Sequence[Any],
     table: Any,
     seen: measure.Seen,
-    found: Mapping[str, Any],
+    gradients: Mapping[str, Any],
     projectors: Sequence[Projector],
 ) -> Live:
     parameters = dict(model.named_parameters())
@@ -123,7 +123,7 @@ def _live(
         has_norms=bool(table.of(Role.AFFINE)) or _is_converted(model),
         converted=_is_converted(model),
         projected=frozenset(kept),
-        unreached=tuple(name for name, gradient in found.items() if gradient is None),
+        unreached=tuple(name for name, gradient in gradients.items() if gradient is None),
         untrained=tuple(name for name in trained if id(parameters[name]) not in held),
         misuse=tuple(_misuse(model, projectors, optimizers)),
         updates=measure.updates_of(optimizers),

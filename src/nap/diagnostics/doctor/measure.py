@@ -45,32 +45,32 @@ def gradients(
         raise ValueError(f"loss must make one number of the model's output, not {shown}; take its mean")
     if not value.requires_grad:
         return dict.fromkeys(trained), value.item()
-    found = torch.autograd.grad(value, list(trained.values()), allow_unused=True)
-    return dict(zip(trained, found, strict=True)), value.item()
+    gradients_of = torch.autograd.grad(value, list(trained.values()), allow_unused=True)
+    return dict(zip(trained, gradients_of, strict=True)), value.item()
 
 
 def gradient_numbers(
-    table: WeightTable, found: Mapping[str, Tensor | None], moments: Mapping[str, Tensor]
+    table: WeightTable, gradients_by_name: Mapping[str, Tensor | None], moments: Mapping[str, Tensor]
 ) -> dict[str, float]:
     """`gradient/`, root mean squares; `stale/`, √v̂ over them; and the norm of all."""
     numbers: dict[str, float] = {}
-    for name, gradient in found.items():
+    for name, gradient in gradients_by_name.items():
         if gradient is None or table[name].role in (Role.BIAS, Role.AFFINE, Role.GAIN):
             continue
         size = _rms(gradient)
         numbers[f"gradient/{name}"] = size
         if name in moments and size > limit("no gradient"):
             numbers[f"stale/{name}"] = math.sqrt(moments[name].double().mean().item()) / size
-    held = [g for g in found.values() if g is not None]
-    if held:
-        numbers["norm/gradients"] = math.hypot(*(g.double().norm().item() for g in held))
+    present = [g for g in gradients_by_name.values() if g is not None]
+    if present:
+        numbers["norm/gradients"] = math.hypot(*(g.double().norm().item() for g in present))
     return numbers
 
 
 def second_moments(model: nn.Module, optimizers: Iterable[Any]) -> dict[str, Tensor]:
     """v̂ of each parameter of an optimizer like Adam or RMSprop, after ten updates or more."""
     names = {id(p): name for name, p in model.named_parameters()}
-    found = {}
+    second = {}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for p in group["params"]:
@@ -80,8 +80,8 @@ def second_moments(model: nn.Module, optimizers: Iterable[Any]) -> dict[str, Ten
                 if id(p) not in names or not isinstance(v, Tensor) or v.shape != p.shape or steps < 10:
                     continue
                 memory = group["betas"][1] if "betas" in group else group.get("alpha", 0.0)
-                found[names[id(p)]] = v / (1 - memory**steps if "betas" in group else 1.0)
-    return found
+                second[names[id(p)]] = v / (1 - memory**steps if "betas" in group else 1.0)
+    return second
 
 
 def updates_of(optimizers: Iterable[Any]) -> int | None:
@@ -109,7 +109,7 @@ def rate_numbers(
     model: nn.Module,
     optimizers: Iterable[Any],
     update: Update | str | None,
-    found: Mapping[str, Tensor | None],
+    gradients_by_name: Mapping[str, Tensor | None],
 ) -> dict[str, float]:
     """`rate/` by Definition 1, `step/` relative to the norm, `lr/` and the `peak/` that schedulers note."""
     numbers: dict[str, float] = {}
@@ -137,16 +137,16 @@ def rate_numbers(
                 * g.norm().item()
                 / (1 - momentum)
                 for name, rate in steps.items()
-                if (g := found.get(name)) is not None and math.isfinite(rate)
+                if (g := gradients_by_name.get(name)) is not None and math.isfinite(rate)
             }
         numbers |= {f"step/{name}": step for name, step in steps.items()}
     return numbers
 
 
-def broken_numbers(model: nn.Module, found: Mapping[str, Tensor | None]) -> dict[str, float]:
+def broken_numbers(model: nn.Module, gradients_by_name: Mapping[str, Tensor | None]) -> dict[str, float]:
     """`nonfinite/`: NaN and infinite entries of each parameter, buffer or gradient that has any."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    tensors |= {f"gradient of {name}": g for name, g in found.items() if g is not None}
+    tensors |= {f"gradient of {name}": g for name, g in gradients_by_name.items() if g is not None}
     counts = {
         name: int((~t.detach().isfinite()).sum()) for name, t in tensors.items() if t.is_floating_point()
     }
