@@ -64,6 +64,11 @@ def graph_and_compile(
     """Whether to capture a CUDA graph and whether to compile: as asked; by default on CUDA.
 
     Compiling takes a minute or two, so by default only runs of `worth_compiling` updates or more do it.
+
+    >>> graph_and_compile(torch.device("cuda"), 1_000, 50_000, graph=None, compile_=None)
+    (True, False)
+    >>> graph_and_compile(torch.device("cpu"), 100_000, 50_000, graph=None, compile_=None)
+    (False, False)
     """
     cuda = device.type == "cuda"
     pays = cuda and updates >= worth_compiling

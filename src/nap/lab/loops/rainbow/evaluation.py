@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from nap.lab.loops.rainbow import c51
 from nap.lab.loops.rainbow.games import Games, Step
 from nap.lab.loops.rainbow.replay import Outcome, Replay
-from nap.lab.models.rainbow_net import RainbowNet, noise_of
+from nap.lab.models.rainbow_net import RainbowNet
 
 
 @dataclass
@@ -41,12 +41,6 @@ class Scoreboard:
 NUM_EVAL_ENVS = 4  # few, so that the longest episode can end: of 500,000 frames each plays 31,250 steps
 
 
-@torch.no_grad()
-def greedy(net: RainbowNet, states: Tensor, u: Tensor, atoms: Tensor) -> Tensor:
-    """The actions of the highest mean return, (N,); `u` draws the noise, for all states or for each."""
-    return c51.mean_return(net(states, noise_of(u)), atoms).argmax(-1)
-
-
 def evaluate(
     net: RainbowNet, atoms: Tensor, games: Games, frames: int, *, stack: int, seed: int
 ) -> dict[str, float | int | None]:
@@ -70,7 +64,8 @@ def greedy_steps(net: RainbowNet, atoms: Tensor, games: Games, *, stack: int, se
     replay.begin_(torch.from_numpy(games.reset(seed)).to(device))
     while True:
         with torch.no_grad():
-            actions = greedy(net, replay.newest(), net.uniform_numbers(games.count, generator), atoms)
+            logits = net(replay.newest(), net.noise(games.count, generator))
+            actions = c51.mean_return(logits, atoms).argmax(-1)
         games.send(actions.cpu().numpy())
         step = games.recv()
         yield step
