@@ -130,3 +130,15 @@ def test_layers_as_pytorch_starts_them_are_not_small(make: Any, size: float) -> 
     torch.manual_seed(0)
     layer = make(256, 64, 1) if make is nn.Conv2d else make(256, 64) if make is nn.Linear else make(64, 256)
     assert layer.weight.norm().item() / 8 == pytest.approx(size, rel=0.02)
+
+
+def test_a_layer_that_was_replaced_is_not_projected_in_silence() -> None:
+    """A new head for a new task: the plan is of the old one, even where all names are the same."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
+    projector = Projector(model)
+    model[3] = nn.Linear(8, 5)
+    optimizer = torch.optim.Adam(model.parameters())
+    words = r"3\.weight \(another module\): parameters changed since the Projector was built.*build it after"
+    with pytest.raises(ValueError, match=words):
+        projector.attach(optimizer)
+    Projector(model).attach(optimizer)

@@ -276,7 +276,7 @@ class Projector:
 
     def _find(self, optimizer: Any) -> Followed:
         """The parameters of the plan that this optimizer holds, frozen ones too."""
-        refusals.check_unchanged(self._model, self.plan)
+        refusals.check_unchanged(self._model, self.plan, self._slots)
         reshard_(self._shards)
         names = {id(self._parameter(name)): name for name in self._slots}
         refusals.check_one(optimizer, self._model, names, self._together)

@@ -113,11 +113,17 @@ def check_radii(radii: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -
         refuse(bad, "a norm that is not finite", f"repair its values, or exclude={bad!r}")
 
 
-def check_unchanged(model: nn.Module, plan: ProjectionPlan) -> None:
-    """Refuse a model whose parameters have changed since it was planned."""
+def check_unchanged(
+    model: nn.Module, plan: ProjectionPlan, slots: Mapping[str, tuple[nn.Module, str]]
+) -> None:
+    """Refuse a model whose parameters, or the modules that hold them, have changed since it was planned."""
     now, then = dict(model.named_parameters()), dict.fromkeys(plan.names())
     changed = [f"{name} (new)" for name in now if name not in then]
-    if changed := changed + [f"{name} (gone)" for name in then if name not in now]:
+    changed += [f"{name} (gone)" for name in then if name not in now]
+    for name, (module, _) in slots.items():
+        if name in now and model.get_submodule(name.rpartition(".")[0]) is not module:
+            changed.append(f"{name} (another module)")
+    if changed:
         why = "parameters changed since the Projector was built, so its plan is of another model"
         refuse(shortened(changed), why, "build it after nap.normalize_ and all other changes of the model")
 
