@@ -74,7 +74,7 @@ def change_placement(**changes: Any) -> Callable[[dict[str, Any]], None]:
         (change_placement(eps=math.nan), "eps is nan"),
         (change_placement(eps=-1.0), "eps=-1.0 must be"),
         (change_placement(eps=None), "eps is None"),
-        (change_placement(gain=0), "gain=0 are no sizes"),
+        (change_placement(gain=0), "gain=0.0 are no sizes"),
         (change_placement(width="wide"), "width is 'wide', where a whole number belongs"),
         (change_placement(width=10**30), "width is 1000"),
         (change_placement(layout="diagonal"), "layout is 'diagonal'"),
