@@ -21,18 +21,17 @@ from nap.lab.loops.rainbow.settings import AgentConfig, AgentRun, Changes, Rainb
 from nap.lab.report.page import FILMS
 from nap.lab.runner.checkpoint import load_latest
 
-SECONDS = 0.06  # that a frame is shown
+FRAME_SECONDS = 0.06
 
 
 def play(folder: Path, *, game: str = "", steps: int = 500, seed: int = 0) -> list[tuple[Path, float]]:
-    """Write before.gif and after.gif into the run's folder; each with the score of what it shows.
+    """Write before.gif and after.gif into the run's folder; their paths, each with the score of its episode.
 
-    A list of them goes beside, from which the report embeds them. Of several agents that are one run, the
-    first plays.
+    A list of them is written beside, which the report reads. If a run has several agents, the first plays.
 
     Args:
-        game: of a sequence, the one to play; the first unless named.
-        steps: at most, if the episode does not end before.
+        game: the game to play, for an agent of several; by default the first.
+        steps: at most, if the episode does not end earlier.
     """
     if steps < 1:
         raise ValueError(f"--steps {steps}: it must be at least 1")
@@ -46,7 +45,7 @@ def play(folder: Path, *, game: str = "", steps: int = 500, seed: int = 0) -> li
         print(note)
     learners = [one["learner"] for one in state["work"].get("agents", [state["work"]])]
     run = small(agent)
-    made, listed = [], []
+    films, entries = [], []
     for name in ("before", "after"):
         if name == "after":
             with torch.no_grad():
@@ -56,17 +55,17 @@ def play(folder: Path, *, game: str = "", steps: int = 500, seed: int = 0) -> li
         frames, score = episode(run.learner, game, full_actions=agent.full_actions, seed=seed, steps=steps)
         file = folder / f"{name}.gif"
         write_gif(file, [picture(frame) for frame in frames])
-        made.append((file, score))
-        listed.append({"file": file.name, "game": game, "when": name, "score": score})
-    write_json(folder / FILMS, listed)
-    return made
+        films.append((file, score))
+        entries.append({"file": file.name, "game": game, "when": name, "score": score})
+    write_json(folder / FILMS, entries)
+    return films
 
 
 def agent_of(folder: Path) -> AgentRun:
-    """The agent whose run lies in a folder."""
+    """The agent of the run in a folder."""
     try:
-        about: Mapping[str, Any] = files.parse_json(files.content(folder / "config.json"))
-        config = dict(aliases.config(about["config"], experiment=str(about.get("experiment"))))
+        stored: Mapping[str, Any] = files.parse_json(files.content(folder / "config.json"))
+        config = dict(aliases.config(stored["config"], experiment=str(stored.get("experiment"))))
         return AgentRun(
             variant=RainbowArm(**config.pop("variant")),
             settings=AgentConfig(**config.pop("settings")),
@@ -75,22 +74,22 @@ def agent_of(folder: Path) -> AgentRun:
             **config,
         )
     except OSError as error:
-        raise ValueError(f"{folder} is no folder of a run: it has no config.json") from error
+        raise ValueError(f"{folder} is not the folder of a run: it has no config.json") from error
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{folder} is no run of an agent that plays games: {error}") from error
+        raise ValueError(f"{folder} is not a run of an agent that plays games: {error}") from error
 
 
 def write_gif(file: Path, pictures: list[np.ndarray]) -> None:
-    """The pictures one after another, again and again."""
+    """Write the pictures as an endless animation."""
     from PIL import Image
 
     images = [Image.fromarray(one) for one in pictures]
-    length = round(1000 * SECONDS)
+    length = round(1000 * FRAME_SECONDS)
     images[0].save(file, save_all=True, append_images=images[1:], duration=length, loop=0, optimize=False)
 
 
-LEAST = 168  # pixels of a picture's shorter side, at least
-COLOURS = np.array(  # of channels, the last that are present in front: Okabe and Ito's, and four more
+MIN_PIXELS = 168  # of a picture's shorter side
+COLOURS = np.array(  # of channels, later ones in front: Okabe and Ito's, and four more
     [
         [86, 180, 233], [230, 159, 0], [0, 158, 115], [240, 228, 66], [0, 114, 178],
         [213, 94, 0], [204, 121, 167], [160, 160, 160], [120, 94, 240], [255, 255, 255],
@@ -100,11 +99,11 @@ COLOURS = np.array(  # of channels, the last that are present in front: Okabe an
 
 
 def small(agent: AgentRun) -> RainbowWork:
-    """A run as it begins, with one game and next to no replay: for its networks."""
+    """The run at its start, with one environment and a minimal replay: for its networks."""
     settings = agent.settings
-    least = 2 * (settings.stack + settings.n_steps)
+    min_replay = 2 * (settings.stack + settings.n_steps)
     settings = replace(
-        settings, num_envs=1, replay_size=least, min_replay_size=settings.n_steps, eval_frames=0
+        settings, num_envs=1, replay_size=min_replay, min_replay_size=settings.n_steps, eval_frames=0
     )
     return RainbowWork(replace(agent, settings=settings), torch.device("cpu"), graph=False, compile_=False)
 
@@ -112,7 +111,7 @@ def small(agent: AgentRun) -> RainbowWork:
 def episode(
     learner: Learner, game: str, *, full_actions: bool, seed: int, steps: int
 ) -> tuple[np.ndarray, float]:
-    """Frames (T, *shape) of the first episode with this seed, or of its first steps; and its score."""
+    """Frames (T, *shape) of the first episode with this seed, or of its first steps, and its score."""
     games: Games = make(game, 1, full_actions=full_actions)
     try:
         frames, score = [games.reset(seed)], 0.0
@@ -134,10 +133,10 @@ def picture(frame: np.ndarray) -> np.ndarray:
     (168, 168, 3)
     """
     if frame.ndim == 2:
-        shown = np.repeat(frame[..., None], 3, 2)
+        image = np.repeat(frame[..., None], 3, 2)
     else:
-        shown = np.zeros((*frame.shape[1:], 3), np.uint8)
+        image = np.zeros((*frame.shape[1:], 3), np.uint8)
         for channel, colour in zip(frame, COLOURS, strict=False):
-            shown[channel > 0] = colour
-    times = -(-LEAST // min(shown.shape[:2]))
-    return shown.repeat(times, 0).repeat(times, 1)
+            image[channel > 0] = colour
+    times = -(-MIN_PIXELS // min(image.shape[:2]))
+    return image.repeat(times, 0).repeat(times, 1)

@@ -16,7 +16,7 @@ from nap.lab.experiments.experiment import Experiment, Run, Tuning
 from nap.lab.runner.folder import differences
 
 FILE_NAME = "tuned.json"
-FREE = (  # may differ
+IGNORED = (  # settings that may differ between tuning and run
     "learning_rate", "seeds", "first_seed", "seed", "seeds_per_run", "tags", "name",
 )  # fmt: skip
 
@@ -25,22 +25,22 @@ FREE = (  # may differ
 class Sensitivity:
     """Results of one group of runs by learning rate, a number for each tuning seed."""
 
-    results: Mapping[float, tuple[float | None, ...]]  # None: that seed's run broke down
-    config: Mapping[str, Any]  # of the runs, less what may differ
+    results: Mapping[float, tuple[float | None, ...]]  # None: that seed's run diverged
+    config: Mapping[str, Any]  # of the runs, without the ignored settings
 
     def mean(self, rate: float) -> float | None:
-        """Over seeds; None where one of them broke down."""
+        """The mean over seeds; None if one of them diverged."""
         values = [value for value in self.results[rate] if value is not None]
         return fmean(values) if len(values) == len(self.results[rate]) else None
 
     def best(self, tuning: Tuning) -> float | None:
-        """The rate with the best mean; None where every rate broke down."""
+        """The rate with the best mean; None if every rate diverged."""
         sign = 1 if tuning.goal == "highest" else -1
         means = {rate: mean for rate in self.results if (mean := self.mean(rate)) is not None}
         return max(means, key=lambda rate: (sign * means[rate], -rate)) if means else None
 
     def beyond(self, tuning: Tuning, factor: float) -> float | None:
-        """The rate to try next: past the end that the best lies at; None if it lies inside."""
+        """The next rate to try, beyond the end of the grid at which the best lies; None if it lies inside."""
         rates, best = sorted(self.results), self.best(tuning)
         if best is None:
             return rates[0] / factor
@@ -51,7 +51,7 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The learning rates of an experiment at one scale, and the results that they were chosen by."""
+    """The tuned learning rates of an experiment at one scale, with the results behind them."""
 
     experiment: str
     scale: str
@@ -61,16 +61,16 @@ class Tuned:
     labels: Mapping[str, str] = field(default_factory=dict)  # of groups, for people
 
     def rate(self, run: Run) -> float:
-        """The learning rate of a run; refuses one that was not tuned, or was with other settings."""
+        """The learning rate of a run; ValueError if it was not tuned, or with other settings."""
         names = [run.tuned_as, *aliases.run_names(run.tuned_as)]
         if (group := next((self.groups[name] for name in names if name in self.groups), None)) is None:
             raise ValueError(
                 f"--tuned: {run.name} takes the learning rate of {run.tuned_as}, which was not tuned; "
                 f"tuned are {', '.join(self.groups)}: give nap tune the same settings"
             )
-        asked = comparable(run, self.tuning)
-        config = aliases.config(group.config, asked, self.experiment)
-        changed = list(differences(config, asked)) if run.decides else []
+        settings = comparable(run, self.tuning)
+        config = aliases.config(group.config, settings, self.experiment)
+        changed = list(differences(config, settings)) if run.decides else []
         if changed:
             raise ValueError(
                 f"--tuned: {run.tuned_as} was tuned with other settings: {'; '.join(changed)}; "
@@ -84,13 +84,13 @@ class Tuned:
         """The experiment with each run at the rate of its group."""
 
         def runs(config: Any) -> list[Run]:
-            asked = experiment.runs(config)
-            rates = {run.name: self.rate(run) for run in asked}
-            at = {
+            plain = experiment.runs(config)
+            rates = {run.name: self.rate(run) for run in plain}
+            at_rate = {
                 rate: {run.name: run for run in experiment.runs(replace(config, learning_rate=rate))}
                 for rate in set(rates.values())
             }
-            return [at[rates[run.name]][run.name] for run in asked]
+            return [at_rate[rates[run.name]][run.name] for run in plain]
 
         return replace(experiment, runs=runs)
 
@@ -113,66 +113,65 @@ class Tuned:
 
 
 def comparable(run: Run, tuning: Tuning) -> dict[str, Any]:
-    """What a run's config must have in common with the runs that its rate was tuned on."""
+    """The settings that a run must share with the runs that its rate was tuned on."""
+
+    ignored = {*IGNORED, *tuning.changes}
 
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: plain(of) for key, of in value.items() if key not in (*FREE, *tuning.changes)}
+            return {key: plain(inner) for key, inner in value.items() if key not in ignored}
         return value
 
     return plain(json.loads(json.dumps(dataclasses.asdict(run.config))))
 
 
 def label(run: Run) -> str:
-    """A run's arm for people, with the network, stream or treatment of the optimizer that it is one of."""
+    """A run's arm for people, with its network, stream, form or game, and treatment of the optimizer."""
     tags = getattr(run.config, "tags", {})
-    about = [tags.get(key) for key in ("network", "stream", "form", "game")]
+    subjects = [tags.get(key) for key in ("network", "stream", "form", "game")]
     state = tags.get("optimizer_state")
     arm = getattr(getattr(run.config, "arm", None), "name", run.name)
     return ", ".join(
-        [*(str(word) for word in about if word), arm, *([f"optimizer {state}"] if state else [])]
+        [*(str(word) for word in subjects if word), arm, *([f"optimizer {state}"] if state else [])]
     )
 
 
 def _check_results(groups: Mapping[str, Sensitivity]) -> None:
-    """Refuse results that no tuning has: rates that are none, values that are none, groups without any."""
+    """Refuse results that `nap tune` does not write: invalid rates or values, and groups without any."""
     for name, group in groups.items():
         if not all(0 < rate < math.inf for rate in group.results):
             raise ValueError(f"a learning rate of {name} is not a finite number above 0")
-        values = [value for of in group.results.values() for value in of if value is not None]
+        values = [value for seeds in group.results.values() for value in seeds if value is not None]
         if any(isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v) for v in values):
-            raise ValueError(f"a result of {name} is no finite number")
-        if all(not of or group.mean(rate) is None for rate, of in group.results.items()):
+            raise ValueError(f"a result of {name} is not a finite number")
+        if all(not seeds or group.mean(rate) is None for rate, seeds in group.results.items()):
             raise ValueError(f"{name} has no rate that worked")
 
 
 def read(path: Path, experiment: Experiment, scale: str) -> Tuned:
-    """The rates of a file, for this experiment and scale."""
+    """The tuned rates in a file, which must be for this experiment and scale."""
     try:
         content = files.parse_json(files.content(path))
         results = {
-            name: {float(rate): tuple(values) for rate, values in of.items()}
-            for name, of in content["results"].items()
+            name: {float(rate): tuple(values) for rate, values in by_rate.items()}
+            for name, by_rate in content["results"].items()
         }
-        about, seeds, configs = (
-            (content["experiment"], content["scale"]),
-            content["seeds"],
-            content["configs"],
-        )
-        groups = {name: Sensitivity(of, configs[name]) for name, of in results.items()}
+        tuned_for = (content["experiment"], content["scale"])
+        seeds, configs = content["seeds"], content["configs"]
+        groups = {name: Sensitivity(by_rate, configs[name]) for name, by_rate in results.items()}
         _check_results(groups)
         finished, labels = content.get("finished", True), content.get("labels", {})
         goal = content["goal"]
     except OSError as error:
         raise ValueError(f"--tuned {path}: {error.strerror}; nap tune writes such a file") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"--tuned {path} is no file that nap tune wrote: {error!r}") from error
+        raise ValueError(f"--tuned {path} is not a file that nap tune wrote: {error!r}") from error
     if not finished:
         raise ValueError(f"--tuned {path}: this tuning is not finished; run the same nap tune again")
-    if about != (experiment.name, scale):
+    if tuned_for != (experiment.name, scale):
         raise ValueError(
-            f"--tuned {path} is for {about[0]} at scale {about[1]}, not {experiment.name} at {scale}"
+            f"--tuned {path} is for {tuned_for[0]} at scale {tuned_for[1]}, not {experiment.name} at {scale}"
         )
     if experiment.tuning is None:
-        raise ValueError(f"{experiment.name} has nothing to tune; leave --tuned out")
-    return Tuned(*about, replace(experiment.tuning, goal=goal), seeds, groups, labels)
+        raise ValueError(f"{experiment.name} tunes no learning rate; leave --tuned out")
+    return Tuned(*tuned_for, replace(experiment.tuning, goal=goal), seeds, groups, labels)

@@ -1,4 +1,4 @@
-"""Scores of agents that play many games: one scale for all of them, and one number out of many.
+"""Scores of agents in many games: on one scale, and aggregated.
 
     normalised = human_normalised("pong", 18.2)                   # 0 is random play, 1 a professional tester
     low, high = stratified_interval(scores, iqm, generator=...)   # scores: (seeds, games)

@@ -1,4 +1,4 @@
-"""One number for many games: mean, median, interquartile mean and optimality gap, with bootstrap intervals.
+"""Aggregates over games: mean, median, interquartile mean and optimality gap, with bootstrap intervals.
 
 Agarwal et al. (2021), whose approach Figure 5 of the paper follows, define them; tests/lab/test_scores.py
 compares with their package rliable. The last two axes of `scores` are seeds and games, axes before them stay.
@@ -22,7 +22,7 @@ class Percentiles(NamedTuple):
 
 
 def mean(scores: np.ndarray) -> np.ndarray:
-    """The mean over games of what an agent scores on average over seeds.
+    """The mean over games of the mean score over seeds.
 
     >>> float(mean(np.array([[0.0, 4.0], [1.0, 5.0]])))
     2.5
@@ -31,12 +31,12 @@ def mean(scores: np.ndarray) -> np.ndarray:
 
 
 def median(scores: np.ndarray) -> np.ndarray:
-    """The median over games of what an agent scores on average over seeds."""
+    """The median over games of the mean score over seeds."""
     return np.median(scores.mean(-2), axis=-1)
 
 
 def iqm(scores: np.ndarray) -> np.ndarray:
-    """The mean of all scores of all seeds and games without their lowest and their highest quarter.
+    """The interquartile mean: of all seeds and games, without the lowest and highest quarter.
 
     >>> float(iqm(np.array([[0.0, 2.0], [3.0, 100.0]])))
     2.5
@@ -47,7 +47,7 @@ def iqm(scores: np.ndarray) -> np.ndarray:
 
 
 def optimality_gap(scores: np.ndarray, threshold: float = 1.0) -> np.ndarray:
-    """By how much scores miss `threshold` on average; more than that counts as having reached it.
+    """The mean amount by which scores, capped at `threshold`, fall short of it.
 
     >>> float(optimality_gap(np.array([[0.5, 7.0]])))
     0.25
@@ -71,9 +71,9 @@ def stratified_interval(
     level: float = 0.95,
     draws: int = 2000,
 ) -> Percentiles:
-    """What `aggregate` may be, given how seeds differ: percentiles over seeds drawn anew within each game.
+    """The percentile bootstrap interval of `aggregate`, with seeds resampled within each game.
 
-    Meant for many games, as in the paper's figure. With few games and seeds it is too narrow; claims use
+    For many games, as in the paper's figure. With few games and seeds it is too narrow; claims use
     `nap.lab.claims.bootstrap.interval`.
 
     >>> scores = np.random.default_rng(0).normal(1.0, 0.5, size=(4, 57))

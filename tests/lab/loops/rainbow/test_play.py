@@ -97,10 +97,10 @@ def test_the_report_embeds_the_films(made: Callable[..., tuple[Path, RainbowWork
 
 
 def test_what_is_no_agent_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match=r"no folder of a run: it has no config\.json"):
+    with pytest.raises(ValueError, match=r"not the folder of a run: it has no config\.json"):
         play(tmp_path)
     (tmp_path / "config.json").write_text('{"config": {"width": 64}}')
-    with pytest.raises(ValueError, match="no run of an agent that plays games"):
+    with pytest.raises(ValueError, match="not a run of an agent that plays games"):
         play(tmp_path)
     assert main(["play", str(tmp_path / "none")]) == 2
     assert "no folder" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The question that every user has first: is NaP better here, and is it more than its normalization?"""
+"""Is NaP better than plain training here, and better than its normalization alone?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def by_seed(samples: Samples, arm: ArmName) -> dict[int, float]:
         raise NotEnough(f"there are no rows of arm “{arm}”")
     means = {seed: float(np.mean(values)) for seed, values in found.items()}
     if broke := [str(seed) for seed, mean in means.items() if not np.isfinite(mean)]:
-        raise NotEnough(f"arm “{arm}” broke down at seed {', '.join(broke)}, at its best learning rate")
+        raise NotEnough(f"arm “{arm}” diverged at seed {', '.join(broke)}, at its best learning rate")
     return means
 
 

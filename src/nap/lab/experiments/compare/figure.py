@@ -28,7 +28,7 @@ def lines(rows: Rows) -> list[list[str]]:
         try:
             values = np.array(list(by_seed(Samples(rows), arm).values()))
         except NotEnough:
-            found.append([arm, rates, "broke down", "", str(len(rows.where(arm=arm).unique("seed")))])
+            found.append([arm, rates, "diverged", "", str(len(rows.where(arm=arm).unique("seed")))])
             continue
         ends = interval(values, generator=np.random.default_rng(0))[1:3] if len(values) > 1 else ()
         found.append(
@@ -43,7 +43,7 @@ def table(rows: Rows) -> Html:
 
 
 def figures(rows: Rows) -> list[Figure]:
-    """The numbers that the function yielded, in their order; nothing where it returned one."""
+    """The numbers that the function yielded, in order; empty if it returned one."""
     if len(rows.unique("step")) < 2:
         return []
     made = panel(rows, Measure("result", "Result"), arms_of(rows, STYLES), x="step")

@@ -30,7 +30,7 @@ DIGITS = 16  # of a checksum
 
 @dataclass(frozen=True)
 class Trial:
-    """One training: what the function of `nap compare` gets. It says nothing of NaP but through `prepare`."""
+    """One training run, passed to the function of `nap compare`."""
 
     arm: ArmName
     lr: float
@@ -61,26 +61,27 @@ Function = Callable[[Trial], "float | Iterable[float]"]
 
 
 class Training:
-    """The call of the function, as a piece of work: one unit, whose rows are the numbers that it gives."""
+    """The `Work` that calls the function: one unit, whose rows are the numbers that it returns."""
 
     unit, total, steps_per_unit = "training", 1, 1
 
-    def __init__(self, function: Function, what: NetworkRun, device: torch.device):
-        self._function, self._what, self.done = function, what, 0
+    def __init__(self, function: Function, network: NetworkRun, device: torch.device):
+        self._function, self._network, self.done = function, network, 0
         self._device = device
 
     def step(self) -> list[dict[str, Any]]:
-        self.done, what = 1, self._what
-        random.seed(what.seed)
-        np.random.seed(what.seed)
-        torch.manual_seed(what.seed)
-        trial = Trial(what.arm.name, what.settings.learning_rate, what.seed, self._device)
-        about = {**what.row(), "goal": what.settings.goal, "learning_rate": what.settings.learning_rate}
+        self.done, network = 1, self._network
+        random.seed(network.seed)
+        np.random.seed(network.seed)
+        torch.manual_seed(network.seed)
+        rate = network.settings.learning_rate
+        trial = Trial(network.arm.name, rate, network.seed, self._device)
+        common = {**network.row(), "goal": network.settings.goal, "learning_rate": rate}
         try:
             results = numbers(self._function(trial))
         except SystemExit as error:  # it would end nap compare
             raise RuntimeError(f"the function called sys.exit({error.code}); return its result") from error
-        return [{**about, "step": n, "result": value} for n, value in enumerate(results, 1)]
+        return [{**common, "step": n, "result": value} for n, value in enumerate(results, 1)]
 
     def state_dict(self) -> dict[str, Any]:
         return {"done": self.done}
@@ -90,32 +91,32 @@ class Training:
 
 
 def numbers(returned: Any) -> list[float]:
-    """What a function returned or yielded, as numbers; one that is not finite ends them.
+    """The numbers that a function returned or yielded, up to the first that is not finite.
 
     >>> numbers(0.5), numbers(torch.tensor(0.5)), numbers(x for x in (1, math.nan, 2))
     ([0.5], [0.5], [1.0, nan])
     """
-    some: Iterable[Any] = (
+    values: Iterable[Any] = (
         returned if inspect.isgenerator(returned) or isinstance(returned, (list, tuple)) else [returned]
     )
-    found = []
-    for value in some:
+    results = []
+    for value in values:
         try:
-            found.append(float(value))
+            results.append(float(value))
         except (TypeError, ValueError, OverflowError):
             raise ValueError(
                 f"the function gave a {type(value).__name__}; return its result, a number, or yield numbers "
                 "whose mean is the result"
             ) from None
-        if not math.isfinite(found[-1]):
+        if not math.isfinite(results[-1]):
             break
-    if not found:
+    if not results:
         raise ValueError("the function yielded nothing; return its result, a number, or yield numbers")
-    return found
+    return results
 
 
 def runs(config: CompareConfig, function: Function | None = None) -> list[Run]:
-    """A run for each arm and seed; `function` stands in for the one that `config.target` names."""
+    """A run for each arm and seed; `function` replaces the one that `config.target` names."""
     function = function or load(config.target)
     shared = {field.name: getattr(config, field.name) for field in fields(Settings)}
     settings = replace(Settings(**shared), sha256_of_target=sha256(config.target, function))
@@ -125,7 +126,7 @@ def runs(config: CompareConfig, function: Function | None = None) -> list[Run]:
 
 @cache
 def load(target: str) -> Function:
-    """The function that FILE.py:FUNCTION names. Files beside it can be imported, also later."""
+    """The function named FILE.py:FUNCTION. Files in its folder can be imported, also later."""
     folder = str(Path(target.rpartition(":")[0]).resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -133,7 +134,7 @@ def load(target: str) -> Function:
 
 
 def sha256(target: str, function: Function) -> str:
-    """Of the file that is named, or of a function's source; "" where there is none: typed at a prompt."""
+    """The checksum of the target file or of the function's source; "" for one typed at a prompt."""
     if target:
         return hashlib.sha256(Path(target.rpartition(":")[0]).read_bytes()).hexdigest()[:DIGITS]
     try:
