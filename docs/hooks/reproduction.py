@@ -196,8 +196,8 @@ def ranges(packed: str) -> str:
 
 
 def summary_table(_: str) -> str:
-    """Verdicts on all rows that nothing has superseded; what fails is named."""
-    lines = ["| Rows | Seeds | Hold / fail / open | What fails |", "|---|---|---|---|"]
+    """Verdicts on all rows that nothing has superseded; then the claims that fail, by rows."""
+    lines, fails = ["| Rows | Seeds | Hold / fail / open |", "|---|---|---|"], []
     for record in records():
         for part in parts(record.name) if record.current and record.archive else ():
             if not part.results:
@@ -208,8 +208,9 @@ def summary_table(_: str) -> str:
             )
             page = f"[{part.experiment.name}](reproduce/{part.experiment.name}.md), `{record.name}`"
             numbers = f"{NO_BREAK}/{NO_BREAK}".join(str(count[verdict]) for verdict in (HOLDS, FAILS, OPEN))
-            lines.append(f"| {page} | {record.seeds} | {numbers} | {'<br>'.join(failed) or '–'} |")
-    return "\n".join(lines)
+            lines.append(f"| {page} | {record.seeds} | {numbers} |")
+            fails += [f"- {page}: {' '.join(failed)}"] if failed else []
+    return "\n".join([*lines, "", "What fails:", "", *fails])
 
 
 def all_records(_: str) -> str:
