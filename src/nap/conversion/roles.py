@@ -20,6 +20,7 @@ from nap.tracing.record import Flow, Meeting
 from nap.tracing.special import is_opaque
 from nap.weights import Role, Weight, WeightTable, is_bare_vector
 
+_Carrier = tuple[str, nn.Module]  # a module with norms on products in its forward, and its path
 _Half = tuple[str, Literal["mean", "noise"], str]  # a weight, what it is, and the other one
 _BY_ITSELF = (Role.SCALE_INVARIANT, Role.NORMALISED, Role.EMBEDDING, Role.BIAS, Role.AFFINE)
 _CARE = (Role.UNUSED, Role.SCALE_INVARIANT, Role.NORMALISED)  # from the freest claim to the most careful
@@ -28,8 +29,9 @@ _CARE = (Role.UNUSED, Role.SCALE_INVARIANT, Role.NORMALISED)  # from the freest 
 def roles(model: nn.Module, flows: Sequence[Flow]) -> WeightTable:
     """The role of each parameter; where forwards differ (train and eval), the most careful one."""
     rows = {}
+    products = [(site, m) for site, m in model.named_modules() if SOURCES in m.__dict__]
     for name, parameter in model.named_parameters():
-        found = [_role(flow, model, name, parameter) for flow in flows]
+        found = [_role(flow, model, name, parameter, products) for flow in flows]
         rows[name] = max(found, key=lambda w: _CARE.index(w.role) if w.role in _CARE else len(_CARE))
     return WeightTable(rows | _noisy(flows, rows))
 
@@ -53,7 +55,9 @@ def _noisy(flows: Sequence[Flow], rows: Mapping[str, Weight]) -> dict[str, Weigh
     return changed
 
 
-def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> Weight:
+def _role(
+    flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter, products: Sequence[_Carrier]
+) -> Weight:
     norm = next((n for n, names in flow.affine.items() if name in names), None)
     if norm is not None:
         followers = flow.followers.get(norm, set())
@@ -93,7 +97,7 @@ def _role(flow: Flow, model: nn.Module, name: str, parameter: nn.Parameter) -> W
     degree = flow.degrees.get(name)
     sinks: set[str] = set().union(*(flow.sinks.get(key, set()) for key in keys))
     met = [m for m in flow.meetings if any(c.key in keys for c in m.carry)]
-    norms = _norms_on(model, name, sites)
+    norms = _norms_on(model, name, sites, products)
     whole = any(is_opaque(model.get_submodule(site)) for site in sites)  # its norms are inside
     remark = next((flow.remarks[key] for key in (*sites, name) if key in flow.remarks), "")
     chosen = replace(shape, role=Role.UNNORMALISED, reason=f"as it is: {remark.removesuffix(STAYS)}")
@@ -162,11 +166,11 @@ def _is_output(meeting: Meeting) -> bool:
     return not meeting.followed if one else not meeting.hidden
 
 
-def _norms_on(model: nn.Module, name: str, sites: list[str]) -> list[nn.Module]:
+def _norms_on(model: nn.Module, name: str, sites: list[str], products: Sequence[_Carrier]) -> list[nn.Module]:
     """The norms on what these modules return, and on products of this weight in any of their forwards."""
     found = [getattr(model.get_submodule(site), CHILD, None) for site in sites]
-    for site, module in model.named_modules():
-        for key, source in module.__dict__.get(SOURCES, {}).items():
+    for site, module in products:
+        for key, source in module.__dict__[SOURCES].items():
             if any(name == f"{site}.{path}".lstrip(".") for path in source.weights):
                 found.append(product_norms(module)[key])
     return [norm for norm in found if norm is not None]
