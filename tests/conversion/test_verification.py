@@ -126,6 +126,43 @@ class Off(Norm):
         return y
 
 
+class Autoregressive(nn.Module):
+    """MADE: output i depends on the inputs before i alone."""
+
+    enter: Tensor
+    leave: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        order, hidden = torch.arange(6), torch.arange(20) % 5
+        self.first, self.last = nn.Linear(6, 20), nn.Linear(20, 6)
+        self.register_buffer("enter", (hidden[:, None] >= order).float())
+        self.register_buffer("leave", (order[:, None] > hidden).float())
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.relu(F.linear(x, self.first.weight * self.enter, self.first.bias))
+        return F.linear(hidden, self.last.weight * self.leave, self.last.bias)
+
+
+def test_a_norm_over_time_is_found_though_it_does_what_it_says():
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)), torch.randn(2, 5, 8)
+    nap.normalize_(model, x)
+    nap.verify(model, x)
+    model[0].nap_norm = Norm(5, layout="channels", spatial=1, rows=16)
+    with pytest.raises(ValueError, match=r"0\.nap_norm: mixes positions \(axis 1\)"):
+        nap.verify(model, x)
+
+
+def test_a_norm_over_features_that_are_kept_apart_is_found():
+    model, x = Autoregressive(), torch.randn(4, 6)
+    nap.normalize_(model, x)
+    with pytest.raises(ValueError, match=r"first_weight: mixes positions \(axis 1\)"):
+        nap.verify(model, x)
+    allowed = Autoregressive()
+    nap.normalize_(allowed, x, allow=["first.weight"])
+    nap.verify(allowed, x)
+
+
 SABOTAGE = [
     (lose_a_hook, "norms of 2 no longer run"),
     (give_a_bias, r"2\.weight is not scale-invariant"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,11 +13,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from nap.conversion.double import in_double, longer
+from nap.conversion.leaks import leaks_of_model, leaks_of_norms
 from nap.conversion.multiplied import Products
 from nap.conversion.normalize import plan_with
 from nap.conversion.reach import unreached
-from nap.conversion.trial import detached_copy, examples_of, fixed_randomness
-from nap.norms.norm import CHILD, Norm, normalise_input, normalise_output
+from nap.conversion.trial import detached_copy, examples_of, fixed_randomness, wake_
+from nap.norms.norm import CHILD, normalise_input, normalise_output
 from nap.norms.products import products_run
 from nap.tracing.values import held_tensors
 from nap.weights import PLAN_ATTRIBUTE, Role, weight_groups
@@ -52,8 +54,9 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
     Four things: planning again finds nothing to normalise; every weight that `weight_groups` reports
     as scale-invariant is so (multiplied by 0.5 and 3, in float64, the output moves by < 1e-9); no matrix
     that enters a product, seen below autograd, is called a bias or unused; and no inserted norm mixes
-    samples or, where it normalises positions one by one, positions. What the examples do not reach is
-    listed: give several, `[(one,), (other,)]`, to reach more.
+    samples or, where it normalises positions one by one, positions: by itself, and in the outputs of the
+    whole model against the same without its norms. What the examples do not reach is listed: give
+    several, `[(one,), (other,)]`, to reach more.
 
     >>> import nap
     >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
@@ -77,7 +80,8 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
         inputs, named = tree_map(longer, example)
         found = scale_changes(twin, inputs, named)
         changes = {name: max(change, changes.get(name, 0.0)) for name, change in found.items()}
-        leaks.update(_leaks(twin, inputs, named))
+        leaks.update(leaks_of_norms(twin, partial(_run, twin, inputs, named)))
+        failures += [f for f in _mixtures(twin, inputs, named) if f not in failures]
         failures += [f for f in _untrue_roles(twin, inputs, named) if f not in failures]
     failures += [f"{name} is not scale-invariant: {c:.1e}" for name, c in changes.items() if not c < EXACT]
     failures += [f"{name} {leak}" for name, found in leaks.items() for leak in found]
@@ -88,6 +92,12 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
     names = tuple(note.name for note in applied.left_alone if note.name not in placed)
     worst = max(changes.values(), default=0.0)
     return Verification(len(leaks), len(changes), worst, names, unreached(again.left_alone))
+
+
+def _mixtures(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[str]:
+    """What the norms of the whole model mix, with zero gains and offsets moved off zero so that it shows."""
+    awake = wake_(detached_copy(model))
+    yield from leaks_of_model(awake, partial(_run, awake), args, kwargs)
 
 
 def _untrue_roles(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[str]:
@@ -150,55 +160,3 @@ def _scaled(parameter: Tensor, factor: float) -> Iterator[None]:
 def _run(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
     with torch.no_grad(), fixed_randomness(model), in_double():
         return [t.clone() for t in held_tensors(model(*args, **kwargs))]
-
-
-def _leaks(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, list[str]]:
-    """What each inserted norm that ran mixes; an empty list where it is sound."""
-    calls: dict[str, tuple[Norm, tuple[Any, ...], dict[str, Any]]] = {}
-    handles = []
-    for name, module in model.named_modules():
-        if isinstance(module, Norm):
-
-            def keep(norm: nn.Module, inputs: Any, named: Any, name: str = name) -> None:
-                assert isinstance(norm, Norm)
-                first = tuple(_of_first(x) if isinstance(x, Tensor) else x for x in inputs)
-                calls[name] = norm, first, named
-
-            handles.append(module.register_forward_pre_hook(keep, with_kwargs=True))
-    try:
-        _run(model, args, kwargs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return {name: list(_leak(*call)) for name, call in calls.items()}
-
-
-def _of_first(tensor: Tensor) -> Tensor:
-    """Inside of `vmap`: the first of what it maps over, as a tensor that lives on."""
-    functorch = torch._C._functorch
-    while functorch.is_batchedtensor(tensor):
-        axis = functorch.maybe_get_bdim(tensor)
-        tensor = functorch.get_unwrapped(tensor).select(axis, 0)
-    return tensor
-
-
-def _leak(norm: Norm, inputs: tuple[Any, ...], named: dict[str, Any]) -> Iterator[str]:
-    """Moves one sample, and one position, of what the norm was given: what else moves?"""
-    y, *weights = inputs
-    y = y.detach()
-    features = y.ndim - 1 - (0 if norm.layout == "features" else norm.spatial)
-    apart = [d for d in range(y.ndim) if d != features and (norm.layout != "sample" or d < features)]
-    with torch.no_grad():
-        before = norm(y, *weights, **named)
-        for axis in apart:
-            if y.shape[axis] < 2:
-                continue
-            moved = y.clone()
-            one = moved.select(axis, 0)
-            one.mul_(-2.0).add_(
-                torch.linspace(0, 1, one.numel(), dtype=y.dtype, device=y.device).view_as(one)
-            )
-            rest = (axis, 1, y.shape[axis] - 1)
-            after = norm(moved, *weights, **named)
-            if not torch.equal(before.narrow(*rest).nan_to_num(), after.narrow(*rest).nan_to_num()):
-                yield f"mixes what lies along axis {axis} of its input"
