@@ -199,6 +199,7 @@ def test_gradients_that_a_conversion_takes_away_are_seen():
     [*unfamiliar_multiplied.FAMILY, *unfamiliar_queries.FAMILY, *unfamiliar_reduced.FAMILY],
     ids=lambda entry: f"{entry.family}: {entry.name}",
 )
+@pytest.mark.filterwarnings("default")  # what other libraries warn of is theirs
 def test_verify_and_coverage_say_the_same(entry: Entry):
     if entry.refusal:
         pytest.skip("refused, as it should be")

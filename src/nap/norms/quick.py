@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 from torch import _C, Tensor, nn
@@ -54,19 +53,18 @@ class KnownSquare:
     PyTorch counts writes, except those through `.data`. Those show in the entry that was the largest.
     """
 
-    __slots__ = ("__weakref__", "_entry", "_pointer", "_value", "_version", "rows", "square", "weight")
+    __slots__ = ("_entry", "_pointer", "_value", "_version", "rows", "square", "weight")
 
     def __init__(self, weight: nn.Parameter):
         self.weight, self.rows, self._pointer = weight, weight.shape[0], 0
-        self.set(_square(weight))
+        self._measure()
 
-    def set(self, square: float) -> None:
-        """Remember ‖W‖² of the values that W has now."""
+    def _measure(self) -> None:
         weight = self.weight
         if weight.data_ptr() != self._pointer:
             flat = weight.detach().view(-1)
             self._entry, self._pointer = flat[flat.abs().argmax()], weight.data_ptr()
-        self.square, self._value, self._version = square, self._entry.item(), weight._version
+        self.square, self._value, self._version = _square(weight), self._entry.item(), weight._version
 
     def get(self) -> float:
         """‖W‖², measured if W has changed."""
@@ -76,26 +74,16 @@ class KnownSquare:
             or weight.data_ptr() != self._pointer
             or self._entry.item() != self._value
         ):
-            self.set(_square(weight))
+            self._measure()
         return self.square
 
 
-_known: WeakValueDictionary[int, KnownSquare] = WeakValueDictionary()  # an entry keeps its weight, so its id
-
-
-def known_square(weight: Any) -> KnownSquare | None:
-    """What the norms behind a parameter know of it, for those who change it and know its norm."""
-    return _known.get(id(weight))
-
-
 def _know(weight: Any) -> KnownSquare | None:
-    known = _known.get(id(weight))
-    if known is None:
-        kept = type(weight) is nn.Parameter and not weight.is_inference()  # other tensors come and go
-        if not (kept and _is_plain(weight) and weight.is_contiguous() and weight.numel()):
-            return None
-        known = _known[id(weight)] = KnownSquare(weight)
-    return known
+    """`KnownSquare` of a parameter; None for tensors that come and go, or are not laid out as one block."""
+    stays = type(weight) is nn.Parameter and not weight.is_inference()
+    if not (stays and _is_plain(weight) and weight.is_contiguous() and weight.numel()):
+        return None
+    return KnownSquare(weight)
 
 
 def quick_norm(norm: Any, weight: Tensor, y: Tensor) -> Tensor | None:

@@ -1,14 +1,18 @@
-"""Projection of small weights on a CPU, prepared once: there Python takes longer than the arithmetic."""
+"""Projection of small weights on a CPU, prepared once: there Python takes longer than the arithmetic.
+
+It computes what `project_tensors_` computes, bit by bit, since a run may take either way at any update.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nap.norms.quick import KnownSquare, is_watched, known_square
+from nap.norms.quick import is_watched
 from nap.projection.sphere import LARGEST, LONG, SMALLEST, is_plain
 
 _norm_of = torch.linalg.vector_norm
@@ -17,17 +21,20 @@ _norm_of = torch.linalg.vector_norm
 class _Small:
     """One weight, its module's parameters, its values without gradients, and its radius."""
 
-    __slots__ = ("grows", "known", "leaf", "owner", "pointer", "radius", "size", "values", "weight")
+    __slots__ = ("grows", "leaf", "number", "owner", "pointer", "radius", "size", "tail", "values", "weight")
 
     def __init__(self, owner: dict[str, Any], leaf: str, radius: float, *, grows: bool):
         self.owner, self.leaf, self.radius, self.grows = owner, leaf, radius, grows
         self.weight: Tensor = owner[leaf]
-        self.values, self.pointer, self.size = (
-            self.weight.detach(),
-            self.weight.data_ptr(),
-            self.weight.numel(),
-        )
-        self.known: KnownSquare | None = None
+        self.values = self.weight.detach()
+        self.pointer, self.size = self.weight.data_ptr(), self.weight.numel()
+        self.tail = tuple(range(1, self.weight.ndim))
+        self.number = np.float32 if self.weight.dtype == torch.float32 else np.float64
+
+    def norm(self) -> float:
+        """‖W‖ by the same two sums as `norms_over`."""
+        rows = _norm_of(self.values, 2, self.tail, True) if self.tail else self.values
+        return _norm_of(rows, 2, (0,), True).item()
 
 
 class SmallWeights:
@@ -49,7 +56,8 @@ class SmallWeights:
             weight, radius = module._parameters[leaf], radii.get(name)
             if weight is None or radius is None or radius.numel() != 1 or not is_plain(weight):
                 return None
-            if weight.dtype not in (torch.float32, torch.float64) or weight.numel() > LONG:
+            fits = weight.ndim > 0 and 0 < weight.numel() <= LONG
+            if not fits or weight.dtype not in (torch.float32, torch.float64):
                 return None
             weights.append(_Small(module._parameters, leaf, radius.item(), grows=name in growing))
         return cls(weights) if weights else None
@@ -65,17 +73,12 @@ class SmallWeights:
                 return False
             if weight.data_ptr() != one.pointer or weight.numel() != one.size:
                 return False
-            norm = _norm_of(one.values).item()
+            norm = one.norm()
             if not SMALLEST < norm < LARGEST:
                 return False
             norms.append(norm)
         for one, norm in zip(self._weights, norms, strict=True):
             radius = one.radius
             if norm > radius or not one.grows:
-                one.values.mul_(radius / norm)
-                norm = radius
-            if one.known is not None:
-                one.known.set(norm * norm)  # and the norm behind it need not measure
-            else:
-                one.known = known_square(one.weight)
+                one.values.mul_(float(one.number(radius) / one.number(norm)))
         return True
