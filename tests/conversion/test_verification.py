@@ -163,6 +163,26 @@ def test_a_norm_over_features_that_are_kept_apart_is_found():
     nap.verify(allowed, x)
 
 
+class Guarded(nn.Module):
+    """Fails where values leave the range that norms keep them in, as distributions do with NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.relu(self.layer(x))
+        if hidden.abs().max() > 4:  # a normalised feature of 16 is at most √15
+            raise ValueError("out of range")
+        return self.head(hidden)
+
+
+def test_a_model_that_fails_without_its_norms_can_be_tried():
+    model = Guarded()
+    nap.normalize_(model, X)
+    assert nap.verify(model, X).norms == 1
+
+
 SABOTAGE = [
     (lose_a_hook, "norms of 2 no longer run"),
     (give_a_bias, r"2\.weight is not scale-invariant"),

@@ -82,7 +82,8 @@ def leaks_of_model(model: nn.Module, run: Run, args: Any, kwargs: Mapping[str, A
 
     One sample, or position, is replaced: once with norms, and often without, so that what follows the data
     (a code, the tokens of a top-k) is seen to depend on it without norms, too. Positions are left out where
-    some norm spans them on purpose (over channels and space of an image, say).
+    some norm spans them on purpose (over channels and space of an image, say). A model that refuses such
+    inputs, or fails without its norms (a distribution given NaN), cannot be tried: nothing is yielded.
     """
     norms = {name: module for name, module in model.named_modules() if isinstance(module, Norm)}
     first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.ndim), None)
@@ -92,7 +93,11 @@ def leaks_of_model(model: nn.Module, run: Run, args: Any, kwargs: Mapping[str, A
             continue
         size = first.shape[axis]
         for place in {size - 1, size // 2}:
-            if names := _mixing(norms, run, (args, dict(kwargs)), (axis, size, place)):
+            try:
+                names = _mixing(norms, run, (args, dict(kwargs)), (axis, size, place))
+            except Exception:  # of any kind: it is the caller's model that raises
+                continue
+            if names:
                 yield (
                     f"{', '.join(names)}: mixes {what} (axis {axis}) that the model keeps apart; leave the "
                     "layer in front as it is, with allow=[...]"

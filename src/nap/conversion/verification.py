@@ -55,8 +55,8 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
     as scale-invariant is so (multiplied by 0.5 and 3, in float64, the output moves by < 1e-9); no matrix
     that enters a product, seen below autograd, is called a bias or unused; and no inserted norm mixes
     samples or, where it normalises positions one by one, positions: by itself, and in the outputs of the
-    whole model against the same without its norms. What the examples do not reach is listed: give
-    several, `[(one,), (other,)]`, to reach more.
+    whole model against the same without its norms, if it runs without them. What the examples do not
+    reach is listed: give several, `[(one,), (other,)]`, to reach more.
 
     >>> import nap
     >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
