@@ -77,13 +77,15 @@ def _leak(norm: Norm, inputs: tuple[Any, ...], named: dict[str, Any]) -> Iterato
                 yield f"mixes what lies along axis {axis} of its input"
 
 
-def leaks_of_model(model: nn.Module, run: Run, args: Any, kwargs: Mapping[str, Any]) -> Iterator[str]:
+def leaks_of_model(
+    model: nn.Module, run: Run, args: Any, kwargs: Mapping[str, Any], untried: list[str]
+) -> Iterator[str]:
     """Axes along which outputs depend on another input with the norms, but not without them.
 
     One sample, or position, is replaced: once with norms, and often without, so that what follows the data
     (a code, the tokens of a top-k) is seen to depend on it without norms, too. Positions are left out where
     some norm spans them on purpose (over channels and space of an image, say). A model that refuses such
-    inputs, or fails without its norms (a distribution given NaN), cannot be tried: nothing is yielded.
+    inputs, or fails without its norms (a distribution given NaN), cannot be tried; `untried` then gets why.
     """
     norms = {name: module for name, module in model.named_modules() if isinstance(module, Norm)}
     first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.ndim), None)
@@ -95,8 +97,9 @@ def leaks_of_model(model: nn.Module, run: Run, args: Any, kwargs: Mapping[str, A
         for place in {size - 1, size // 2}:
             try:
                 names = _mixing(norms, run, (args, dict(kwargs)), (axis, size, place))
-            except Exception:  # of any kind: it is the caller's model that raises
-                continue
+            except Exception as reason:  # of any kind: it is the caller's model that raises
+                untried.append(f"{what} (axis {axis}): {' '.join(str(reason).split())}")
+                break
             if names:
                 yield (
                     f"{', '.join(names)}: mixes {what} (axis {axis}) that the model keeps apart; leave the "

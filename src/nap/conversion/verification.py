@@ -36,15 +36,17 @@ class Verification:
     worst_change: float  # of the output, relative, over all of them
     left_alone: tuple[str, ...]  # what the plan reports and does not touch
     unreached: tuple[str, ...] = ()  # modules and weights that none of the examples uses
+    untried: tuple[str, ...] = ()  # comparisons with the model without its norms in which the model failed
 
     def __str__(self) -> str:
         names = [name for name in self.left_alone if name not in self.unreached]
         alone = f"; left alone: {', '.join(names)}" if names else ""
         missed = f"; not reached by the examples: {', '.join(self.unreached)}" if self.unreached else ""
+        failed = f"; not compared without norms, {'; '.join(self.untried)}" if self.untried else ""
         return (
             f"nothing left to normalise; {self.scale_invariant} scale-invariant weights, rescaled by "
             f"{' and '.join(f'{c:g}' for c in FACTORS)}: output changed by at most {self.worst_change:.1e}; "
-            f"{self.norms} norms, none leaks across samples or positions{alone}{missed}"
+            f"{self.norms} norms, none leaks across samples or positions{alone}{missed}{failed}"
         )
 
 
@@ -55,7 +57,7 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
     as scale-invariant is so (multiplied by 0.5 and 3, in float64, the output moves by < 1e-9); no matrix
     that enters a product, seen below autograd, is called a bias or unused; and no inserted norm mixes
     samples or, where it normalises positions one by one, positions: by itself, and in the outputs of the
-    whole model against the same without its norms, if it runs without them. What the examples do not
+    whole model against the same without its norms, where it runs without them. What the examples do not
     reach is listed: give several, `[(one,), (other,)]`, to reach more.
 
     >>> import nap
@@ -76,12 +78,13 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
     twin = detached_copy(model)._apply(longer)
     changes: dict[str, float] = {}
     leaks: dict[str, list[str]] = {}
+    untried: list[str] = []
     for example in examples_of(args, kwargs):
         inputs, named = tree_map(longer, example)
         found = scale_changes(twin, inputs, named)
         changes = {name: max(change, changes.get(name, 0.0)) for name, change in found.items()}
         leaks.update(leaks_of_norms(twin, partial(_run, twin, inputs, named)))
-        failures += [f for f in _mixtures(twin, inputs, named) if f not in failures]
+        failures += [f for f in _mixtures(twin, inputs, named, untried) if f not in failures]
         failures += [f for f in _untrue_roles(twin, inputs, named) if f not in failures]
     failures += [f"{name} is not scale-invariant: {c:.1e}" for name, c in changes.items() if not c < EXACT]
     failures += [f"{name} {leak}" for name, found in leaks.items() for leak in found]
@@ -91,13 +94,15 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
     placed = {placement.module for placement in applied.placements}
     names = tuple(note.name for note in applied.left_alone if note.name not in placed)
     worst = max(changes.values(), default=0.0)
-    return Verification(len(leaks), len(changes), worst, names, unreached(again.left_alone))
+    return Verification(len(leaks), len(changes), worst, names, unreached(again.left_alone), tuple(untried))
 
 
-def _mixtures(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[str]:
+def _mixtures(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], untried: list[str]
+) -> Iterator[str]:
     """What the norms of the whole model mix, with zero gains and offsets moved off zero so that it shows."""
     awake = wake_(detached_copy(model))
-    yield from leaks_of_model(awake, partial(_run, awake), args, kwargs)
+    yield from leaks_of_model(awake, partial(_run, awake), args, kwargs, untried)
 
 
 def _untrue_roles(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[str]:
