@@ -156,14 +156,38 @@ def test_rows_in_which_no_episode_ended_are_passed_over() -> None:
     assert {e.verdict for e in verdicts(rows).values()} == {Verdict.HOLDS}
 
 
-def test_a_part_of_a_run_without_an_episode_is_named() -> None:
-    def silent(row: Row) -> bool:
-        return (row["arm"], row["game"], row["seed"]) == ("NaP", "pong", 3) and row["frames"] > 0.9 * FRAMES
+def without_episodes(arm: str, seed: int, first: float, last: float) -> list[Row]:
+    """One agent plays Pong on and on between two parts of its run: no episode ends."""
 
-    rows = [row | ({"score": None} if silent(row) else {}) for row in made_up.suite(True)]
-    found = verdicts(rows)
-    expected = "NaP in pong, seed 3: no episode ended from 90 to 100 % of the run"
-    assert found["fig5-suite.constant-rate-worse"].reason == expected
+    def silent(row: Row) -> bool:
+        agent = (row["arm"], row["game"], row["seed"]) == (arm, "pong", seed)
+        return agent and first * FRAMES < row["frames"] <= last * FRAMES
+
+    return [row | ({"score": None} if silent(row) else {}) for row in made_up.suite(True)]
+
+
+def test_a_part_of_a_run_without_an_episode_has_the_score_of_the_episodes_before() -> None:
+    rows = without_episodes("NaP", 3, 0.9, 1)
+    found, full = (scores(Samples(Rows(of)), "NaP") for of in (rows, made_up.suite(True)))
+    pong, seed = full.games.index("pong"), 3
+    row_before = full.curves["NaP", "pong"].values[seed][
+        np.array(full.curves["NaP", "pong"].points) <= 0.9 * FRAMES
+    ][-1]
+    changed = found.during(FINAL) != full.during(FINAL)
+    assert np.argwhere(changed).tolist() == [[seed, 0, pong]]
+    assert found.during(FINAL)[seed, 0, pong] == row_before
+
+
+def test_a_start_without_an_episode_has_the_score_of_the_first_to_end() -> None:
+    rows = without_episodes("NaP", 3, 0, 0.2)
+    found = scores(Samples(Rows(rows)), "NaP")
+    curve = found.curves["NaP", "pong"].values[3]
+    assert found.during(FIRST)[3, 0, found.games.index("pong")] == curve[np.isfinite(curve)][0]
+
+
+def test_an_agent_that_never_ended_an_episode_is_named() -> None:
+    found = verdicts(without_episodes("NaP", 3, 0, 1))
+    assert found["fig5-suite.constant-rate-worse"].reason == "NaP in pong, seed 3: no episode ended"
     assert found["fig5-suite.layernorm-improves"].verdict is Verdict.HOLDS
 
 

@@ -1,9 +1,10 @@
 """Scores for claims: learning curves of several agents in many games, on one scale.
 
 A row's score is the mean of the episodes that ended since the row before it, and an agent's score the mean of
-its rows: the area under the learning curve. 0 % is random play and 100 % a human; a game without human scores
-is scaled to the range of scores that any agent had in it. Games and seeds are aggregated by the interquartile
-mean, so that no single game with a huge score decides.
+its rows: the area under the learning curve. Where no episode ended in a part of a run, the score is that of
+the last to end before it, or else of the first after it. 0 % is random play and 100 % a human; a game without
+human scores is scaled to the range of scores that any agent had in it. Games and seeds are aggregated by the
+interquartile mean, so that no single game with a huge score decides.
 """
 
 from __future__ import annotations
@@ -54,15 +55,26 @@ class Scores:
     def _mean(self, agent: str, game: str, window: Window) -> np.ndarray:
         curve = self.curves[agent, game]
         time = np.array(curve.points) / curve.points[-1]
-        inside = curve.values[:, (window[0] < time) & (time <= window[1])]
-        part = f"from {100 * window[0]:.0f} to {100 * window[1]:.0f} % of the run"
-        if not inside.size:
+        inside = (window[0] < time) & (time <= window[1])
+        if not inside.any():
+            part = f"from {100 * window[0]:.0f} to {100 * window[1]:.0f} % of the run"
             raise NotEnough(f"{agent} in {game} has too few rows: none {part}")
-        ended = np.isfinite(inside).sum(1)
-        if not ended.all():
-            seed = curve.seeds[int(np.argmin(ended))]
-            raise NotEnough(f"{agent} in {game}, seed {seed}: no episode ended {part}")
-        return np.nansum(inside, 1) / ended
+        return np.array(
+            [
+                self._mean_of_seed(scores, inside, f"{agent} in {game}, seed {seed}")
+                for seed, scores in zip(curve.seeds, curve.values, strict=True)
+            ]
+        )
+
+    @staticmethod
+    def _mean_of_seed(scores: np.ndarray, inside: np.ndarray, run: str) -> float:
+        ended = np.flatnonzero(np.isfinite(scores))
+        if not ended.size:
+            raise NotEnough(f"{run}: no episode ended")
+        if inside[ended].any():
+            return float(scores[ended[inside[ended]]].mean())
+        before = ended[ended < np.flatnonzero(inside)[0]]
+        return float(scores[before[-1] if before.size else ended[0]])
 
 
 def rows_by_game(samples: Samples) -> dict[str, Rows]:
