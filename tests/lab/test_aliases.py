@@ -203,6 +203,23 @@ def test_another_value_under_an_old_name_is_another_setting(tmp_path: Path) -> N
         RunFolder.open(tmp_path, **NEW)
 
 
+def test_a_folder_whose_manifest_has_sittings_resumes_with_sessions(tmp_path: Path) -> None:
+    small_work.stop_at(tmp_path, 2)
+    path = tmp_path / stored.MANIFEST
+    old = json.loads(path.read_text())
+    old["sittings"] = old.pop("sessions")
+    old[stored.CHECKSUM] = stored.checksum(old)
+    path.write_text(json.dumps(old))
+    assert read_state(tmp_path).state == "begun"
+    assert small_work.run(tmp_path).reason == "finished"
+    new = small_work.manifest(tmp_path)
+    assert [session["exit"] for session in new["sessions"]] == ["stopped by SIGTERM", "finished"]
+    assert "sittings" not in new
+    old["sittings"][0]["exit"] = "finished"
+    path.write_text(json.dumps(old))
+    assert "its checksum does not match its content" in stored.read_manifest(path)[1]
+
+
 @pytest.mark.usefixtures("renamed")
 def test_an_old_name_that_still_means_something_else_is_left_alone(tmp_path: Path) -> None:
     config = {"lanes_of_old": 8}

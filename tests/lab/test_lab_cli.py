@@ -241,7 +241,7 @@ def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_tensorboard_has_each_point_once_over_sittings(nap) -> None:
-    nap("run tiny --mode stopped --seeds 2")  # the first sitting logs nothing
+    nap("run tiny --mode stopped --seeds 2")  # the first session logs nothing
     nap("run tiny --mode stopped --seeds 2 --tensorboard")
     expected = [(1, 1.0), (2, 0.5), (3, 0.3333), (4, 0.25)]
     found = points(Path("results/tiny-demo/first/tensorboard/first"))

@@ -62,14 +62,14 @@ class Training:
 
 
 def run(path: Path, work: Training | None = None, **options: Any) -> Outcome:
-    """One sitting, with a checkpoint after every unit unless `options` say otherwise."""
+    """One session, with a checkpoint after every unit unless `options` say otherwise."""
     often: dict[str, Any] = {"checkpoint_every_seconds": 0.0, "save_share": 1e6}
     with RunFolder.open(path, **CONFIG) as folder:
         return run_work(work or Training(), folder, device=torch.device("cpu"), **(often | options))
 
 
 def stop_at(path: Path, unit: int) -> None:
-    """A sitting that ends with the checkpoint of that unit."""
+    """A session that ends with the checkpoint of that unit."""
 
     def stop(work: Training) -> None:
         if work.done == unit:

@@ -68,7 +68,7 @@ def runs(config: Counting) -> list[Run]:
         def start(device: torch.device) -> Fit:
             return Fit(config, number)
 
-        # what does not change its rows is not part of a run's config: it may differ between sittings
+        # what does not change its rows is not part of a run's config: it may differ between sessions
         return Run(f"run-{number}", replace(config, runs=0, broken=(), seconds_per_step=0.0), start)
 
     return [run(number) for number in range(config.runs)]

@@ -20,7 +20,7 @@ SUPPORT = Path(__file__).resolve().parent
 ENVIRONMENT = {
     **os.environ,
     "OMP_NUM_THREADS": "1",
-    "GIT_DIR": os.devnull,  # rows name no commit: somebody may commit between two sittings
+    "GIT_DIR": os.devnull,  # rows name no commit: somebody may commit between two sessions
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",  # a cluster runs what it is sent: only these tests may send it something
     "RAY_AUTH_TOKEN": secrets.token_hex(32),
@@ -122,7 +122,7 @@ def kill(pid: int) -> bool:
 
 
 def kill_at_work(out: str, driver: Driver) -> None:
-    """Kill a worker that has done some steps: its folder must tell of a sitting that was killed."""
+    """Kill a worker that has done some steps: its folder must tell of a session that was killed."""
     until(lambda: any(map(kill, advanced(out)[:1])), driver)
 
 
@@ -165,17 +165,17 @@ def files(out: str) -> dict[tuple[str, str], bytes]:
     return {(p.parent.name, p.name): p.read_bytes() for name in names for p in Path(out).rglob(name)}
 
 
-def sittings(out: str) -> dict[str, list[str]]:
-    """How each sitting at each run ended."""
+def sessions(out: str) -> dict[str, list[str]]:
+    """How each session at each run ended."""
     found = {}
     for path in Path(out).rglob("manifest.json"):
-        found[path.parent.name] = [each["exit"] for each in json.loads(path.read_text())["sittings"]]
+        found[path.parent.name] = [each["exit"] for each in json.loads(path.read_text())["sessions"]]
     return found
 
 
 def assert_same(out: str, undisturbed: Path, runs: int) -> None:
     """Each run was finished once, with the rows and the state of one that nobody disturbed."""
-    ends = sittings(out)
+    ends = sessions(out)
     assert sorted(ends) == [f"run-{n}" for n in range(runs)]
     for each in ends.values():
         assert each.count("finished") == 1, ends

@@ -23,7 +23,7 @@ MANIFEST = {
     "platform": "Linux",
     "device": "cpu (x86_64)",
     "threads": 2,
-    "sittings": [
+    "sessions": [
         {"started": "2025-11-15T10:00:00+00:00", "notes": ["checkpoint.pt was damaged"], "exit": "finished"}
     ],
 }

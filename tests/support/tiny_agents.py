@@ -18,7 +18,7 @@ from nap.lab.loops.rainbow.run import RainbowWork
 from nap.lab.loops.rainbow.settings import RAINBOW, AgentConfig, AgentRun, RainbowArm
 from nap.lab.runner import RunFolder, run_work
 from nap.lab.runner.work import Work
-from sittings import start
+from sessions import start
 
 CPU = torch.device("cpu")
 TINY = AgentConfig(

@@ -73,6 +73,7 @@ OPTIONS: dict[str, str] = {  # options that every experiment has, without --
     "spread": "parallel",
 }
 MANIFEST: dict[str, str] = {  # keys of manifest.json
+    "sittings": "sessions",
 }
 
 Row = dict[str, Any]

@@ -65,8 +65,11 @@ def read_manifest(path: Path) -> tuple[dict[str, Any], str]:
         return {}, f"{path.name} cannot be read: {error.strerror}"
     except ValueError as error:
         return {}, f"{path.name} is damaged ({error})"
-    problem = _manifest_problem(content)
-    return ({}, f"{path.name} is damaged ({problem})") if problem else (aliases.manifest(content), "")
+    current = aliases.manifest(content) if isinstance(content, dict) else {}
+    problem = _manifest_problem(current)
+    if not problem and content.get(CHECKSUM, checksum(content)) != checksum(content):
+        problem = "it was changed: its checksum does not match its content"
+    return ({}, f"{path.name} is damaged ({problem})") if problem else (current, "")
 
 
 def rows_damage(content: bytes, manifest: Mapping[str, Any]) -> str:
@@ -135,22 +138,20 @@ def _kind(value: object) -> str:
     return "truth value" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
 
 
-def _manifest_problem(content: Any) -> str:
-    """What in a manifest is not as a run writes it; "" for nothing."""
-    if not (isinstance(content, dict) and isinstance(content.get("sittings"), list)):
+def _manifest_problem(content: Mapping[str, Any]) -> str:
+    """What in a manifest, under current names, is not as a run writes it; "" for nothing."""
+    if not isinstance(content.get("sessions"), list):
         return "not the object that a run writes"
     for key, is_valid in _MANIFEST.items():
         if key in content and not is_valid(content[key]):
             return f"{key} is {json.dumps(content[key])[:40]}"
     if content.get("finished") is not None and "rows_bytes" not in content:
         return "finished, and rows_bytes is missing"
-    for session in content["sittings"]:
+    for session in content["sessions"]:
         if not (isinstance(session, dict) and "exit" in session and _is_text_or_none(session["exit"])):
             return "a session without its exit"
         if not _is_texts(session.get("notes", [])):
             return "the notes of a session are not texts"
-    if CHECKSUM in content and content[CHECKSUM] != checksum(content):
-        return "it was changed: its checksum does not match its content"
     return ""
 
 

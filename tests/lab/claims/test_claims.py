@@ -238,7 +238,7 @@ def write(folder: Path, rows: Iterator[Row]) -> None:
     folder.mkdir(parents=True)
     file = RowFile(folder / "rows.jsonl")
     file.append(rows)
-    manifest = {"finished": "2025-01-01", "rows_bytes": file.size(), "sittings": []}
+    manifest = {"finished": "2025-01-01", "rows_bytes": file.size(), "sessions": []}
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -266,7 +266,7 @@ def test_the_command_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("manifest", "words"),
     [
-        ('{"finished": null, "sittings": []}', RESUMABLE),
+        ('{"finished": null, "sessions": []}', RESUMABLE),
         ('{"finished": null}', DAMAGED),
         ('{"finished": "2025-', DAMAGED),
         ("", DAMAGED),
@@ -283,7 +283,7 @@ def test_an_unfinished_or_damaged_run_decides_nothing(tmp_path: Path, manifest: 
 def test_a_network_that_broke_down_is_named_as_such(tmp_path: Path) -> None:
     write(tmp_path / "walk-demo" / "walks", walk_world(True))
     left = f"{NOT_FINITE}: the loss is not finite at update 3"
-    manifest: dict[str, Any] = {"finished": None, "sittings": [], "exit": left}
+    manifest: dict[str, Any] = {"finished": None, "sessions": [], "exit": left}
     (tmp_path / "walk-demo" / "walks" / "manifest.json").write_text(json.dumps(manifest))
     [rows] = read(tmp_path).values()
     assert {evidence.reason for _, evidence in evaluate(rows)} == {f"the run walks {BROKEN}"}

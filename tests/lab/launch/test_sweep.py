@@ -24,7 +24,7 @@ from nap.lab.options import RunOptions
 from nap.lab.runner import RunFolder
 from nap.lab.runner.run import STOPPED
 from nap.lab.runner.signals import StopRequest
-from small_work import run as sitting
+from small_work import run as session
 from sweep_jobs import asked
 
 pytestmark = pytest.mark.multiprocess
@@ -79,7 +79,7 @@ def test_a_folder_says_what_there_is_to_do(tmp_path: Path) -> None:
     assert read_state(tmp_path) == RunState("new")
     stop = StopRequest()
     stop.signal = "SIGTERM"
-    sitting(tmp_path, stop=stop)
+    session(tmp_path, stop=stop)
     assert read_state(tmp_path).state == "begun"
     assert read_state(tmp_path).detail == "stopped by SIGTERM"
     with RunFolder.open(
@@ -89,7 +89,7 @@ def test_a_folder_says_what_there_is_to_do(tmp_path: Path) -> None:
         assert found.state == "in use"
         assert found.detail.startswith("in use by process")
     before = checkpoint_stamp(tmp_path)
-    sitting(tmp_path)
+    session(tmp_path)
     assert checkpoint_stamp(tmp_path) != before
     assert read_state(tmp_path).state == "finished"
     with (tmp_path / "rows.jsonl").open("a") as file:
@@ -262,8 +262,8 @@ def test_force_starts_over_once(nap) -> None:
     assert code == OK, out
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3]
-    sittings = json.loads((folder / "manifest.json").read_text())["sittings"]
-    assert [each["exit"] for each in sittings] == ["finished"]
+    sessions = json.loads((folder / "manifest.json").read_text())["sessions"]
+    assert [each["exit"] for each in sessions] == ["finished"]
     assert not (folder / "tensorboard").exists()
 
 

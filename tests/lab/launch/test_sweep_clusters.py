@@ -29,7 +29,7 @@ from sweep_trials import (
     kill_at_random,
     kill_at_work,
     parent,
-    sittings,
+    sessions,
     sweeping,
     undisturbed,
     until,
@@ -92,7 +92,7 @@ def test_ray_with_workers_tasks_and_the_driver_killed(expected: Path, ray_addres
         driver.process.send_signal(signal.SIGTERM)
         assert "of 2 runs are left; the same command resumes them" in driver.said(code=75)
     until(lambda: not workers("results"))
-    assert "stopped by SIGTERM" in [ends[-1] for ends in sittings("results").values()]
+    assert "stopped by SIGTERM" in [ends[-1] for ends in sessions("results").values()]
     with sweeping(*words) as driver:
         assert "on Ray (2 cores, 0 GPUs on 1 node)" in driver.said()
     assert_same("results", expected, runs=RUNS)
@@ -168,7 +168,7 @@ def test_submitit_with_workers_jobs_and_the_driver_killed(expected: Path) -> Non
         os.kill(busy, signal.SIGCONT)
         driver.said()
     assert_same("results", expected, runs=RUNS)
-    assert any("killed" in ends for ends in sittings("results").values())
+    assert any("killed" in ends for ends in sessions("results").values())
 
 
 def test_slurm_from_submission_to_cancelled_jobs(expected: Path, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_slurm_from_submission_to_cancelled_jobs(expected: Path, tmp_path: Path)
         driver.process.send_signal(signal.SIGINT)
         driver.said(code=75)
     until(lambda: not workers("results"))
-    assert "stopped by SIGTERM" in [ends[-1] for ends in sittings("results").values()]
+    assert "stopped by SIGTERM" in [ends[-1] for ends in sessions("results").values()]
     with sweeping(*words, **slurm) as driver:
         assert "on SLURM" in driver.said()
     assert_same("results", expected, runs=RUNS)

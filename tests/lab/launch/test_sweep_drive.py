@@ -95,7 +95,7 @@ class Script:
         if end == "finish":
             Path(job.path).mkdir(parents=True, exist_ok=True)
             (job.path / "rows.jsonl").write_text("")
-            manifest = {"finished": "now", "rows_bytes": 0, "sittings": [], "seconds": 3}
+            manifest = {"finished": "now", "rows_bytes": 0, "sessions": [], "seconds": 3}
             (job.path / "manifest.json").write_text(json.dumps(manifest))
             end = 0
         return SimpleNamespace(poll=lambda: None if end == "works" else Exit(end))  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from sweep_trials import (
     assert_same,
     kill_at_random,
     kill_at_work,
-    sittings,
+    sessions,
     sweeping,
     undisturbed,
     until,
@@ -48,7 +48,7 @@ def test_workers_killed_at_random_and_a_second_sweep_beside(expected: Path) -> N
         kill_at_random("results", first, random.Random(0), kills=4)
         out = first.said() + second.said()
     assert_same("results", expected, runs=3)
-    assert any("killed" in ends for ends in sittings("results").values())
+    assert any("killed" in ends for ends in sessions("results").values())
     assert "its worker was killed by SIGKILL; to resume from its last checkpoint" in out
 
 
@@ -64,7 +64,7 @@ def test_drivers_are_killed_and_stopped_and_the_next_one_goes_on(expected: Path)
         assert "SIGINT: waiting for 2 runs to save" in out
         assert out.endswith("Stopped by SIGINT, 2 of 2 runs are left; the same command resumes them\n")
         assert not workers("results")
-    assert [*sittings("results").values()].count(["stopped by SIGTERM"] * 2) == 2  # none was just killed
+    assert [*sessions("results").values()].count(["stopped by SIGTERM"] * 2) == 2  # none was just killed
     with sweeping(*SIZE, "--workers", "2") as driver:
         assert "to resume from its last checkpoint" not in driver.said()  # nor failed
     assert_same("results", expected, runs=RUNS)
@@ -78,10 +78,10 @@ def test_a_run_that_always_fails_is_tried_again_and_told_and_the_others_finish(e
     assert f"run-1: failed: {reason}; given up after 2 attempts without a checkpoint" in out
     assert "Results: results/counting-demo" in out
     assert "Traceback" in Path("results/counting-demo/run-1/failure.txt").read_text()
-    ends = sittings("results")
+    ends = sessions("results")
     assert ends["run-0"] == ["finished"]
     with sweeping(*SIZE) as mended:
         out = mended.said()
     assert "2 runs, 1 finished already" in out
     assert_same("results", expected, runs=RUNS)
-    assert sittings("results")["run-0"] == ends["run-0"]
+    assert sessions("results")["run-0"] == ends["run-0"]

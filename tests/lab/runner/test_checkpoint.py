@@ -237,13 +237,13 @@ def test_a_full_disk_leaves_the_checkpoint_in_place(saved: Path) -> None:
 
 def test_a_full_disk_leaves_any_other_file_in_place(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
-    files.write_json(path, {"sittings": 1})
+    files.write_json(path, {"sessions": 1})
     with (
         file_size_limit(100),
         pytest.raises(OSError, match=r"manifest\.json was not saved: File too large; it needs 4\.0 kB"),
     ):
         files.write_json(path, "x" * 4000)
-    assert path.read_text() == '{\n  "sittings": 1\n}\n'
+    assert path.read_text() == '{\n  "sessions": 1\n}\n'
     assert list(tmp_path.iterdir()) == [path]
 
 

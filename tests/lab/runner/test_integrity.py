@@ -313,7 +313,7 @@ def test_a_sweep_names_a_damaged_run_and_does_the_others(
     first, second = (Path("results/tiny-demo", name) for name in ("first", "second"))
     held = (first / "rows.jsonl").read_bytes()
     (first / "rows.jsonl").write_bytes(held.replace(b"1.0", b"9.0", 1))
-    (second / "manifest.json").write_text('{"sittings": [{}]}')
+    (second / "manifest.json").write_text('{"sessions": [{}]}')
     capsys.readouterr()
     assert main(["sweep", "tiny", "--dry-run"]) == 0
     assert "2 damaged" in capsys.readouterr().out
@@ -379,9 +379,6 @@ def test_a_figure_whose_rows_lack_a_column_does_not_stop_the_page(tmp_path: Path
     assert "Not drawn" in (tmp_path / "report.html").read_text()
 
 
-# resumes that are not exact
-
-
 def test_a_resume_that_cannot_be_exact_says_so_in_manifest_and_report(tmp_path: Path) -> None:
     class Emulated(small_work.Training):
         not_restored = ""
@@ -393,10 +390,9 @@ def test_a_resume_that_cannot_be_exact_says_so_in_manifest_and_report(tmp_path: 
     small_work.stop_at(tmp_path, 5)
     heard: list[str] = []
     small_work.run(tmp_path, Emulated(), on_note=heard.append)
-    expected = (
-        "this resume is not exact, rows differ from those of an unbroken run: emulators cannot be saved"
-    )
-    assert heard == [expected] == small_work.manifest(tmp_path)["sittings"][-1]["notes"]
+    not_exact = "this resume is not exact, rows differ from those of an unbroken run"
+    expected = f"{not_exact}: emulators cannot be saved"
+    assert heard == [expected] == small_work.manifest(tmp_path)["sessions"][-1]["notes"]
     assert read_run(tmp_path).notes == [expected]
     small_work.run(tmp_path / "exact", on_note=heard.append)
     assert heard == [expected]

@@ -48,7 +48,7 @@ def no_space(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(out: str) -> subprocess.Popen[str]:
-    # Without git, rows name no commit: somebody may commit between two sittings.
+    # Without git, rows name no commit: somebody may commit between two sessions.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GIT_DIR": os.devnull}
     words = [sys.executable, "-m", "nap", *FIG1, "--tasks", "6", "--epochs", "4", "--out", out]
     return subprocess.Popen(

@@ -17,7 +17,7 @@ import torch
 from nap.lab import rows
 from nap.lab.runner import NotFinite, checkpoint
 from nap.lab.runner.run import CheckpointTimer
-from sittings import finish, long_unit, send, sitting, sitting_killed_at, sitting_on_a_full_disk, start
+from sessions import finish, long_unit, send, session, session_killed_at, session_on_a_full_disk, start
 from small_work import Training, files, manifest, run, stop_at
 
 pytestmark = pytest.mark.multiprocess
@@ -26,7 +26,7 @@ UNITS = 150
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All units in one sitting."""
+    """All units in one session."""
     path = tmp_path_factory.mktemp("unbroken")
     finish(path, UNITS)
     return path
@@ -40,7 +40,7 @@ def test_kills_at_random_moments_change_nothing(tmp_path: Path, unbroken: Path) 
     draws = random.Random(0)
     hit: Counter[str] = Counter()
     while hit.total() < 24:
-        process, events = start(sitting, tmp_path, UNITS, 2.0)
+        process, events = start(session, tmp_path, UNITS, 2.0)
         for _ in range(draws.randrange(1, 30)):  # a unit with its save sends nine events
             last = events.recv()[0]
         time.sleep(draws.uniform(0, 0.004))
@@ -56,7 +56,7 @@ def test_kills_at_random_moments_change_nothing(tmp_path: Path, unbroken: Path) 
     assert 0 < state["done"] < UNITS
     finish(tmp_path, UNITS)
     assert files(tmp_path) == files(unbroken)
-    ends = [entry["exit"] for entry in manifest(tmp_path)["sittings"]]
+    ends = [entry["exit"] for entry in manifest(tmp_path)["sessions"]]
     assert ends[-1] == "finished"
     assert set(ends[:-1]) == {"killed"}
 
@@ -66,7 +66,7 @@ def test_a_kill_before_any_step_to_the_disk_changes_nothing(tmp_path: Path) -> N
     finish(tmp_path / "unbroken", total=3)
     for step in itertools.count():  # from the new folder's config.json to the finished run's manifest
         path = tmp_path / str(step)
-        process, _ = start(sitting_killed_at, path, 3, step)
+        process, _ = start(session_killed_at, path, 3, step)
         process.join()
         if process.exitcode == 0:
             break
@@ -84,7 +84,7 @@ def test_a_kill_before_any_step_to_the_disk_changes_nothing(tmp_path: Path) -> N
 def test_a_signal_saves_stops_and_resumes_exactly(
     tmp_path: Path, unbroken: Path, number: signal.Signals
 ) -> None:
-    process, events = start(sitting, tmp_path, UNITS, 5.0)
+    process, events = start(session, tmp_path, UNITS, 5.0)
     while events.recv() != ("unit", 5):
         pass
     send(process, number)
@@ -133,7 +133,7 @@ def test_signal_handlers_are_put_back(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_stops_the_run_and_spoils_nothing(tmp_path: Path, unbroken: Path) -> None:
-    process, events = start(sitting_on_a_full_disk, tmp_path, UNITS, 7)
+    process, events = start(session_on_a_full_disk, tmp_path, UNITS, 7)
     message = events.recv()
     process.join()
     assert process.exitcode == 1
@@ -186,6 +186,6 @@ def test_a_damaged_latest_checkpoint_resumes_from_the_previous(
     warning = capsys.readouterr().err
     assert warning.startswith("warning: checkpoint.pt is refused")
     assert warning.count("\n") == 1
-    last = manifest(broken)["sittings"][-1]
+    last = manifest(broken)["sessions"][-1]
     assert last["from"] == 4
     assert warning == f"warning: {last['notes'][0]}\n"

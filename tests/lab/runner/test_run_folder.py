@@ -19,7 +19,7 @@ from nap.lab import rows
 from nap.lab.runner import FolderInUse, RunFolder
 from nap.lab.runner.folder import RUN_FILES
 from nap.lab.runner.manifest import Source, command, source, source_of
-from sittings import hold, open_as_nobody, start
+from sessions import hold, open_as_nobody, start
 from small_work import CONFIG, Training, files, manifest, run
 
 # settings
@@ -190,17 +190,17 @@ def test_a_folder_is_free_after_an_error(tmp_path: Path) -> None:
 def test_the_manifest_says_where_the_rows_come_from(tmp_path: Path) -> None:
     run(tmp_path, Training(5))
     found = manifest(tmp_path)
-    assert found["exit"] == found["sittings"][0]["exit"] == "finished"
+    assert found["exit"] == found["sessions"][0]["exit"] == "finished"
     assert found["versions"]["torch"] == torch.__version__
     assert found["device"].startswith("cpu (")
     assert found["threads"] == torch.get_num_threads()
     assert (found["experiment"], found["scale"], found["run"], found["seeds"]) == ("fig1", "demo", "nap", 1)
-    assert found["sittings"][0]["pid"] == os.getpid()
+    assert found["sessions"][0]["pid"] == os.getpid()
     assert found["started"] <= found["finished"]
     assert found["seconds"] > 0
     for row in rows.read(tmp_path):
         assert row["config"] == found["config"]
-        assert row["commit"] == found["sittings"][0]["commit"] == str(source())
+        assert row["commit"] == found["sessions"][0]["commit"] == str(source())
 
 
 def git(folder: Path, *command: str) -> None:

@@ -52,7 +52,7 @@ def test_a_lost_manifest_costs_no_work(tmp_path: Path) -> None:
     run(tmp_path, on_note=heard.append)
     assert "manifest.json is damaged" in heard[0]
     assert files(tmp_path) == before
-    assert manifest(tmp_path)["sittings"][0]["from"] == 30
+    assert manifest(tmp_path)["sessions"][0]["from"] == 30
 
 
 def test_a_work_of_another_shape_is_refused(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_another_number_of_threads_is_noted(tmp_path: Path) -> None:
     assert len(heard) == 1
     assert f"threads {threads} → {threads + 1}" in heard[0]
     assert "last bits" in heard[0]
-    assert manifest(tmp_path)["sittings"][-1]["notes"] == heard
+    assert manifest(tmp_path)["sessions"][-1]["notes"] == heard
 
 
 def test_checkpoints_take_no_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:

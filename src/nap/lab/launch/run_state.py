@@ -54,9 +54,9 @@ def _read_state(folder: Path) -> RunState:
         return RunState("damaged", f"{folder}/{damage}", seconds, rows_changed=True)
     if finished is not None:
         return RunState("finished", finished, seconds)
-    if not manifest.get("sittings"):
+    if not manifest.get("sessions"):
         return RunState("new")
-    reason = manifest["sittings"][-1]["exit"] or "killed"
+    reason = manifest["sessions"][-1]["exit"] or "killed"
     return RunState("failed" if reason.startswith(("failed", "not finite")) else "begun", reason, seconds)
 
 

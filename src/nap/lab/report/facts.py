@@ -44,7 +44,7 @@ class RunFacts:
     @property
     def sessions(self) -> list[Mapping[str, Any]]:
         """One entry for each start of the run."""
-        return list(self.manifest.get("sittings") or ())
+        return list(self.manifest.get("sessions") or ())
 
     @property
     def notes(self) -> list[str]:

@@ -26,7 +26,7 @@ FILE_NAME = stored.MANIFEST
 
 
 class Manifest:
-    """The manifest of a run's folder; each session has an entry in `sittings`. Changes are on disk at once.
+    """The manifest of a run's folder; each session has an entry in `sessions`. Changes are on disk at once.
 
     The `exit` of a session is null while it runs, and stays null if it is killed.
     """
@@ -50,7 +50,7 @@ class Manifest:
     @property
     def under_way(self) -> bool:
         """Whether the run was started and is not finished."""
-        return bool(self.content.get("sittings")) and self.finished is None
+        return bool(self.content.get("sessions")) and self.finished is None
 
     @property
     def rows_saved(self) -> int | None:
@@ -67,7 +67,7 @@ class Manifest:
         rows: Mapping[str, Any],
     ) -> None:
         """Record the start of a session at unit `at`, with the `rows_digest` of the rows so far."""
-        earlier = self.content.get("sittings", [])
+        earlier = self.content.get("sessions", [])
         for session in earlier:
             session["exit"] = session["exit"] or "killed"
         session = {
@@ -91,7 +91,7 @@ class Manifest:
             "started": self.content.get("started", session["started"]),
             "finished": None,
             "exit": None,
-            "sittings": [*earlier, session],
+            "sessions": [*earlier, session],
             **rows,
         }
         self._began_at = time.perf_counter()
@@ -105,7 +105,7 @@ class Manifest:
     def end(self, reason: str, rows: Mapping[str, Any] | None = None) -> None:
         """Record why the session ended, and the `rows_digest` then."""
         self.content |= rows or {}
-        self.content["exit"] = self.content["sittings"][-1]["exit"] = reason
+        self.content["exit"] = self.content["sessions"][-1]["exit"] = reason
         self._write()
 
     def finish(self, rows: Mapping[str, Any]) -> None:

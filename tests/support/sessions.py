@@ -51,7 +51,7 @@ def send(process: ForkServerProcess, number: signal.Signals) -> None:
 
 def finish(path: Path, total: int) -> None:
     """Carry the run to its end in a process that nobody disturbs."""
-    process, events = start(sitting, path, total, 0.0)
+    process, events = start(session, path, total, 0.0)
     process.join()
     assert process.exitcode == 0
     events.close()
@@ -60,8 +60,8 @@ def finish(path: Path, total: int) -> None:
 # what a process can do
 
 
-def sitting(path: Path, total: int, disk_ms: float, events: Connection) -> None:
-    """A sitting that tells of its units, and of its steps to the disk, which take `disk_ms` more."""
+def session(path: Path, total: int, disk_ms: float, events: Connection) -> None:
+    """A session that tells of its units, and of its steps to the disk, which take `disk_ms` more."""
 
     def slow(name: str) -> None:
         events.send((name, 0))
@@ -73,8 +73,8 @@ def sitting(path: Path, total: int, disk_ms: float, events: Connection) -> None:
     os._exit(outcome.exit_code)
 
 
-def sitting_killed_at(path: Path, total: int, step: int, events: Connection) -> None:
-    """A sitting that is killed just before its n-th step to the disk."""
+def session_killed_at(path: Path, total: int, step: int, events: Connection) -> None:
+    """A session that is killed just before its n-th step to the disk."""
     steps: list[str] = []
 
     def die_in_time(name: str) -> None:
@@ -86,8 +86,8 @@ def sitting_killed_at(path: Path, total: int, step: int, events: Connection) -> 
     os._exit(run(path, Training(total)).exit_code)
 
 
-def sitting_on_a_full_disk(path: Path, total: int, full_at: int, events: Connection) -> None:
-    """A sitting whose files may not grow over 4 KB from some unit on; sends the error's message."""
+def session_on_a_full_disk(path: Path, total: int, full_at: int, events: Connection) -> None:
+    """A session whose files may not grow over 4 KB from some unit on; sends the error's message."""
 
     def fill(work: Work) -> None:
         if work.done == full_at:
@@ -101,7 +101,7 @@ def sitting_on_a_full_disk(path: Path, total: int, full_at: int, events: Connect
 
 
 def long_unit(path: Path, events: Connection) -> None:
-    """A sitting deep in a unit that does not end; exits with 130 when that is aborted."""
+    """A session deep in a unit that does not end; exits with 130 when that is aborted."""
     with stop_requests() as stop:
 
         class Long(Training):
