@@ -263,7 +263,19 @@ COLLAPSE = "89 % of units linearized, rank 2; with NaP none, rank 293"
             "log/2026-11-19-figure-4-mlp.md",
         ),
         (
-            "NaP ends level with a fresh network (+1.0 points [−2.0, 4.0]), LayerNorm alone loses 21",
+            "NaP ends 7.7 points above a fresh network [6.9, 8.6], 18.9 above LayerNorm alone",
+            "../README.md",
+            "NaP ends 7.7 points above a fresh network [6.9, 8.6] and 18.9 above LayerNorm alone",
+            "reproduce/fig1.md",
+        ),
+        (
+            "14 points below it [8, 20]",
+            "results.md",
+            "14 points above NaP at a constant rate [8, 20]",
+            "reproduce/minatar.md",
+        ),
+        (
+            "NaP ends level with a fresh network, +1.0 points [−2.0, 4.0], and LayerNorm alone loses 21",
             "../README.md",
             "+1.0 points [−2.0, 4.0], and LayerNorm has lost 21 points [18, 24]",
             "reproduce/fig1.md",
