@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import nap
-from healthy_nets import Language, cnn, digits, made, mlp, on_digits
+from healthy_nets import Language, Setup, cnn, digits, made, mlp, on_digits
 from nap.conversion.calibration import normalize_trained_
 from nap.conversion.following import by_features
 from nap.conversion.movement import recovery
@@ -140,18 +141,26 @@ def test_a_bias_in_a_function_goes_into_the_offset() -> None:
     assert_same_statistics(before, passing(model, "nap_products.w", [x]))
 
 
+@functools.cache
+def trained(name: str) -> Setup:
+    """A network in eval mode after 300 steps of training."""
+    setup = made(name)
+    setup.train(300)
+    setup.model.eval()
+    return setup
+
+
 @pytest.mark.parametrize("options", [{}, {"norm": "rms"}, {"radii": "fan-in"}, {"affine": "scale"}])
 @pytest.mark.parametrize("name", ["MLP", "MLP, SGD", "CNN, BatchNorm", "transformer", "policy"])
 def test_a_trained_network_moves_less_than_by_plain_conversion(name: str, options: Any) -> None:
-    setup = made(name)
-    setup.train(300)
-    loss = setup.loss(setup.model.eval()(setup.probe)).item()
-    plain = copy.deepcopy(setup.model)
+    setup = trained(name)
+    model, plain = copy.deepcopy(setup.model), copy.deepcopy(setup.model)
+    loss = setup.loss(model(setup.probe)).item()
     plan_options = {key: value for key, value in options.items() if key != "radii"}
     nap.normalize_(plain, setup.probe[:2], **plan_options)
-    report = normalize_trained_(setup.model, setup.probe, **options)
+    report = normalize_trained_(model, setup.probe, **options)
     assert report.output_error < report.plain_output_error
-    after = setup.loss(setup.model.eval()(setup.probe)).item()
+    after = setup.loss(model.eval()(setup.probe)).item()
     assert after <= max(setup.loss(plain.eval()(setup.probe)).item(), loss + 0.05)
     assert "relative error" in str(report)
     assert report.to_json()["layers"][0]["norm"]

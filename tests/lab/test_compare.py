@@ -26,7 +26,7 @@ from sklearn.datasets import load_digits
 
 
 def train(trial):
-    """Online accuracy on digits whose labels are drawn anew, twice."""
+    """Online accuracy on digits with new random labels for each of two tasks."""
     data = load_digits()
     x, count = torch.tensor(data.data / 16, dtype=torch.float32), len(data.target)
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))

@@ -21,7 +21,7 @@ X = torch.randn(5, INSIDE, dtype=torch.float64, generator=torch.Generator().manu
 
 
 class Noisy(nn.Module):
-    """A noisy layer in seven spellings; the noise is a buffer, or off in eval mode, or drawn anew."""
+    """A noisy layer in seven spellings; the noise is a buffer, or off in eval mode, or resampled."""
 
     e_in: Tensor
     e_out: Tensor
@@ -71,7 +71,7 @@ def halves(model: nn.Module) -> tuple[str, str]:
 
 
 def outputs(model: nn.Module) -> Tensor:
-    torch.manual_seed(1)  # noise that is drawn anew
+    torch.manual_seed(1)  # noise that is resampled
     with torch.no_grad():
         return model(X)
 

@@ -185,9 +185,9 @@ def assert_same(out: str, undisturbed: Path, runs: int) -> None:
 
 
 def undisturbed(folder: Path, *words: str) -> Path:
-    """Three such runs by `nap run`, one after another."""
+    """Two such runs by `nap run`, one after another."""
     subprocess.run(
-        command("run", "counting", *words, "--runs", "3", "--seconds-per-step", "0"),
+        command("run", "counting", *words, "--runs", "2", "--seconds-per-step", "0"),
         cwd=folder,
         env=ENVIRONMENT,
         check=True,

@@ -44,6 +44,14 @@ def finished(run: Work) -> list[dict[str, Any]]:
     return rows
 
 
+def scores_until(run: Work, enough: float) -> list[float]:
+    """The score of each interval, up to the first that is high enough."""
+    scores: list[float] = []
+    while run.done < run.total and (not scores or scores[-1] < enough):
+        scores += [row["score"] for row in run.step() if "kind" not in row]
+    return scores
+
+
 def run_until_killed(work: Work, path: Path, kill_at: int) -> None:
     """Run, with a checkpoint after every unit, and be killed after one of them; ends the process."""
 

@@ -39,15 +39,12 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_workers_killed_at_random_and_a_second_sweep_beside(expected: Path) -> None:
-    more = ["--runs", "3", "--retries", "30"]
-    with (
-        sweeping(*STEPS, *more, "--workers", "2") as first,
-        sweeping(*STEPS, *more, "--workers", "1") as second,
-    ):
+    more = ["--retries", "30", "--workers"]
+    with sweeping(*SIZE, *more, "2") as first, sweeping(*SIZE, *more, "1") as second:
         kill_at_work("results", first)
-        kill_at_random("results", first, random.Random(0), kills=4)
+        kill_at_random("results", first, random.Random(0), kills=2)
         out = first.said() + second.said()
-    assert_same("results", expected, runs=3)
+    assert_same("results", expected, runs=RUNS)
     assert any("killed" in ends for ends in sessions("results").values())
     assert "its worker was killed by SIGKILL; to resume from its last checkpoint" in out
 

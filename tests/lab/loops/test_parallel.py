@@ -36,6 +36,7 @@ CONFIGS = {
     "tied": replace(SMALL, tie_embeddings=True, activation_checkpointing=True, grad_accum_steps=1),
 }
 WAYS: tuple[distributed.Parallel, ...] = ("ddp", "fsdp")
+FROM_ONE = {("ddp", "untied"), ("fsdp", "tied")}  # two processes resume these from the state of one
 Row = dict[str, Any]
 
 
@@ -118,7 +119,8 @@ def everything(group: ProcessGroup, states: dict[str, Row]) -> Row:
         group.parallel = way
         for name, config in CONFIGS.items():
             found[f"{way} {name}"] = learn(config)
-            found[f"{way} {name} from one"] = go_on(config, states[name])
+            if (way, name) in FROM_ONE:
+                found[f"{way} {name} from one"] = go_on(config, states[name])
         found[f"{way} wild"] = one_wild()
     return found
 
@@ -143,7 +145,8 @@ def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
             torch.testing.assert_close(found["logits"], alone[name]["logits"], rtol=1e-3, atol=1e-3)
             assert [t.shape for t in tensors(found["state"])] == shapes
             assert_alike(go_on(config, found["state"]), expected[1:])
-            assert_alike(first[f"{way} {name} from one"], expected[1:])
+            if (way, name) in FROM_ONE:
+                assert_alike(first[f"{way} {name} from one"], expected[1:])
     for way in WAYS:
         assert first[f"{way} wild"] == second[f"{way} wild"]
         assert "the loss is not finite at update 2" in first[f"{way} wild"]
@@ -240,9 +243,8 @@ def stopped(step: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_run_goes_on_from_one_process_to_two_and_back(
-    parallel: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["run", "tiny-reading", "--steps", "60", "--eval-every", "3", "--out"]
     path = Path("broken/tiny-reading-demo/seed-0")
@@ -250,7 +252,7 @@ def test_a_run_goes_on_from_one_process_to_two_and_back(
         patched.setattr(LanguageModelWork, "step", stopped(LanguageModelWork.step))
         assert main([*words, "broken"]) == 75
     assert len(rows.read("broken")) == 1
-    process = start(*words, "broken", parallel=parallel)
+    process = start(*words, "broken", parallel="fsdp")
     try:
         while not (path / "rows.jsonl").exists() or (path / "rows.jsonl").read_text().count("\n") < 3:
             assert process.poll() is None, process.communicate()
@@ -259,7 +261,7 @@ def test_a_run_goes_on_from_one_process_to_two_and_back(
         out, err = process.communicate()
     finally:
         process.kill()
-    assert out.count(f"2 processes ({parallel})") == 1, "one process prints"
+    assert out.count("2 processes (fsdp)") == 1, "one process prints"
     assert out.count("seed-0: stopped by SIGTERM") == 1
     assert "× 2 processes): from here on, rows may differ" in " ".join(out.split())
     assert "nap run:" not in err

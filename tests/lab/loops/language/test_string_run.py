@@ -263,18 +263,18 @@ def test_a_compiled_loss_learns_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_strings_drawn_anew_defeat_norms_alone_but_not_nap() -> None:
-    """The demo's settings, one seed: the second half of the data sets against the first."""
-    config = experiments(["strings"])["strings"].scales["demo"]
+def test_new_strings_defeat_norms_alone_but_not_nap() -> None:
+    """The demo's first 8 data sets, one seed: the second half of them against the first."""
+    config = replace(experiments(["strings"])["strings"].scales["demo"], tasks=8)
     settings = MemorizationRunConfig(
         **{name: getattr(config, name) for name in MemorizationConfig.__dataclass_fields__}
     )
     found = {}
     for arm in (NORM_ONLY, NAP):
         accuracy = [row["accuracy"] for row in finished(work(arm, settings)) if "kind" not in row]
-        found[arm.name] = sum(accuracy[6:]) / sum(accuracy[:6])
-    assert found["norm only"] < 0.7
-    assert found["NaP"] > 0.85
+        found[arm.name] = sum(accuracy[4:]) / sum(accuracy[:4])
+    assert found["norm only"] < 0.9
+    assert found["NaP"] > 0.95
 
 
 @pytest.mark.parametrize("name", ["strings", "induction"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,20 +31,29 @@ from tiny_agents import (
 RAINBOWS = ("fig3", "fig5-suite", "fig5-sequential", "fig6")
 
 
+SEQUENCE: dict[str, Any] = {"games": ("catch", "catch-mirrored"), "intervals": 2, "frames": 320}
+
+
+@functools.cache
+def unbroken(variant: RainbowArm) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+    """Rows and last weights of a run over two games."""
+    run = agent(variant, **SEQUENCE)
+    return finished(run), run.learner.online.state_dict()
+
+
 @pytest.mark.parametrize("variant", [RAINBOW, NAP_LINEAR], ids=lambda v: v.name)
-@pytest.mark.parametrize("at", [1, 2, 4])
+@pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_run_goes_on_as_if_nothing_had_happened(variant: RainbowArm, at: int) -> None:
     """At any interval: within a game, and where one ends."""
-    games = ("catch", "catch-mirrored")
-    whole, first, rest = (agent(variant, games=games, intervals=2, frames=320) for _ in range(3))
-    rows = finished(whole)
+    rows, weights = unbroken(variant)
+    first, rest = (agent(variant, **SEQUENCE) for _ in range(2))
     again = []
     for _ in range(at):
         again += [row for row in first.step() if "kind" not in row]
     rest.load_state_dict(on_disk_and_back(first.state_dict()))
     again += finished(rest)
     assert again == rows
-    for name, parameter in whole.learner.online.state_dict().items():
+    for name, parameter in weights.items():
         assert torch.equal(parameter, rest.learner.online.state_dict()[name]), name
 
 
@@ -88,7 +98,7 @@ def test_a_folder_under_old_names_resumes(tmp_path: Path) -> None:
     assert losses == [row["loss"] for row in finished(agent(NAP))]
 
 
-@pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("at", [1, 3, 5])
 def test_an_interval_can_be_laid_down_in_the_middle(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long intervals are made of chunks; the rows are still one an interval."""
     monkeypatch.setattr("nap.lab.loops.rainbow.run.CHUNK_STEPS", 64)
@@ -185,14 +195,14 @@ def test_it_plays_real_games() -> None:
         NAP,
         games=("pong", "boxing"),
         intervals=2,
-        frames=1280,
+        frames=640,
         num_envs=4,
         min_replay_size=60,
         full_actions=True,
     )
     assert run.learner.online.actions == 18
     rows = finished(run)
-    assert [row["frames"] for row in rows] == [640, 1280, 1920, 2560]
+    assert [row["frames"] for row in rows] == [320, 640, 960, 1280]
     assert rows[-1]["loss"] > 0
 
 
@@ -200,7 +210,7 @@ def test_it_plays_real_games() -> None:
 def test_a_real_game_goes_on_with_new_episodes_and_its_replay() -> None:
     options: dict[str, Any] = {
         "games": ("pong",),
-        "frames": 1280,
+        "frames": 640,
         "intervals": 2,
         "num_envs": 4,
         "min_replay_size": 60,
@@ -215,9 +225,9 @@ def test_a_real_game_goes_on_with_new_episodes_and_its_replay() -> None:
     )  # or `nap run` would refuse the checkpoint
     count = rest.replay.count()
     (row,) = finished(rest)
-    assert row["frames"] == 1280
+    assert row["frames"] == 640
     assert rest.replay.count() > count
-    assert rest.learner.updates == first.learner.updates + 40
+    assert rest.learner.updates == first.learner.updates + 20
 
 
 def test_games_with_other_actions_need_the_whole_joystick() -> None:

@@ -121,10 +121,11 @@ def test_it_holds_in_minatar() -> None:
 def test_it_holds_in_atari() -> None:
     options: dict[str, Any] = {
         "games": ("pong",),
-        "frames": 1280,
-        "intervals": 2,
+        "frames": 480,
+        "intervals": 1,
         "num_envs": 4,
         "min_replay_size": 60,
+        "batch_size": 4,
     }
     alone = [agent(JOINT, seed=seed, **options) for seed in (0, 1)]
     assert_alike(stack(alone), alone, rtol=1e-8, atol=1e-10)
