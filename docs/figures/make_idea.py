@@ -1,7 +1,7 @@
 """Draws the pictures of docs/idea.md: `python docs/figures/make_idea.py`.
 
 The two pictures of geometry are computed. The third is measured: one small network learns random labels of
-handwritten digits, drawn anew every 200 updates, three times from the same start with the same batches:
+handwritten digits, redrawn every 200 updates, three times from the same start with the same batches:
 with the norms of step 1 alone, with NaP at a constant rate, and with NaP and a schedule. The numbers that
 the page quotes are printed; `--true-labels` prints them for labels that stay, and draws nothing.
 """

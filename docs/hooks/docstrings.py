@@ -1,8 +1,7 @@
-"""Griffe extension: what the source says beside docstrings, and what Markdown would misread in them.
+"""Griffe extension that prepares docstrings for Markdown.
 
-Docstrings have their `>>>` lines at the margin, where Markdown takes them for quotations: each such passage,
-up to the next empty line, gets a fence around it. Fields and constants are explained in a comment at the end
-of their line: it becomes their docstring. The source itself stays as it is.
+- Each `>>>` example, up to the next empty line, is put into a code fence: Markdown would read it as a quote.
+- A comment at the end of the line of a field or constant becomes its docstring.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ COMMENT = re.compile(r"\S  # (?!type:|noqa)(.+)$")
 
 
 def fenced(text: str) -> str:
-    """The text with a fence around each passage of examples."""
+    """The text with each example in a code fence."""
     return PASSAGE.sub(lambda match: f"```pycon\n{match[0]}\n```", text)
 
 
 def remark(lines: list[str]) -> str:
-    """The comment at the end of a field's only line, or nothing."""
-    found = COMMENT.search(lines[0]) if len(lines) == 1 else None
-    return found[1] if found else ""
+    """The comment at the end of a one-line field; empty without one."""
+    comment = COMMENT.search(lines[0]) if len(lines) == 1 else None
+    return comment[1] if comment else ""
 
 
 class Docstrings(Extension):
-    """Mends the docstrings of every object that is loaded."""
+    """Adds and rewrites docstrings as objects are loaded."""
 
     def on_attribute_instance(self, *, attr: Attribute, **_: Any) -> None:
         if attr.docstring is None and (text := remark(attr.lines)):

@@ -1,10 +1,10 @@
-"""The records in evidence/: a small file for each run, which says what was run, how, and what came out.
+"""Records of runs: evidence/NAME.toml holds the settings, commands and verdicts of a run.
 
-`evidence/NAME.toml` stands beside the rows, `evidence/NAME.tar.xz`; a demo, which anyone can run again in
-minutes, has a record alone. Pages, the table in PAPER.md and tests read records with `records()`.
+The run's rows are in evidence/NAME.tar.xz. A demo has no archive, since it runs in minutes. The pages, the
+table in PAPER.md and the tests read records with `records()`.
 
-    python docs/hooks/records.py                 # write the table in PAPER.md anew
-    python docs/hooks/records.py fig4-small      # draft the record of new rows, from their manifests
+    python docs/hooks/records.py                 # update the table in PAPER.md
+    python docs/hooks/records.py fig4-small      # draft a record from the manifests of new rows
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ TABLE = re.compile(r"(?<=<!-- verdicts, from evidence/\*\.toml -->\n).*?(?=<!-- 
 
 @dataclass(frozen=True)
 class Record:
-    """A run, or runs that belong together: what was run, and what came out."""
+    """Settings and verdicts of one run, or of several that share an archive."""
 
-    name: str  # of the file, without its ending
-    experiments: tuple[str, ...]  # whose claims are decided on its rows
+    name: str  # of the file, without .toml
+    experiments: tuple[str, ...]  # whose claims its rows decide
     scale: str
-    setting: str  # what is particular about it, in words
+    setting: str  # how it differs from other runs of the experiment
     seeds: int
     date: date  # of the first run
     device: str
@@ -49,10 +49,10 @@ class Record:
     torch: tuple[str, ...] = ()
     duration: str = ""
     note: str = ""
-    verdicts: tuple[int, int, int] | None = None  # claims that hold, fail, are open; None: none is decided
+    verdicts: tuple[int, int, int] | None = None  # claims that hold, fail, are open; None if it decides none
     superseded_by: str = ""
     because: str = ""
-    page: str = ""  # with its findings; "" for that of its experiment
+    page: str = ""  # of its findings; "" for the page of its experiment
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES or not {*self.experiments} <= {*MODULES}:
@@ -64,23 +64,23 @@ class Record:
 
     @property
     def archive(self) -> Path | None:
-        """The rows, where there are any."""
+        """The archive of rows; None without one."""
         path = EVIDENCE / f"{self.name}.tar.xz"
         return path if path.exists() else None
 
     @property
     def current(self) -> bool:
-        """It decides claims, and nothing has superseded it."""
+        """Whether it decides claims and no other record supersedes it."""
         return self.verdicts is not None and not self.superseded_by
 
     @property
     def findings(self) -> Path:
-        """The page that says what was found."""
+        """The page of its findings."""
         return ROOT / (self.page or f"docs/reproduce/{self.experiments[0]}.md")
 
     @property
     def counted(self) -> str:
-        """Holds / fails / open."""
+        """Its verdicts as "hold / fail / open"."""
         return " / ".join(map(str, self.verdicts or ()))
 
 
@@ -92,7 +92,7 @@ def records() -> tuple[Record, ...]:
 
 
 def read_record(path: Path) -> Record:
-    """The record in a file; a key that a record does not have is an error."""
+    """The record in a file; an unknown key is an error."""
     entries = tomllib.loads(path.read_text("utf-8"))
     if unknown := entries.keys() - {field.name for field in fields(Record)}:
         raise ValueError(f"{path.name}: a record has no {', '.join(sorted(unknown))}")
@@ -104,7 +104,7 @@ def read_record(path: Path) -> Record:
 
 @contextmanager
 def unpacked(archive: Path) -> Iterator[Path]:
-    """A folder with what an archive holds, for as long as it is needed."""
+    """A temporary folder with the content of an archive."""
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
@@ -112,7 +112,7 @@ def unpacked(archive: Path) -> Iterator[Path]:
 
 
 def decide(archive: Path) -> tuple[int, int, int]:
-    """How many claims hold, fail and are open on the rows of an archive, by today's claims."""
+    """Numbers of today's claims that hold, fail and are open on the rows of an archive."""
     with unpacked(archive) as folder:
         (rows,) = read(folder).values()
         count = Counter(str(evidence.verdict) for _, evidence in evaluate(rows))
@@ -120,7 +120,7 @@ def decide(archive: Path) -> tuple[int, int, int]:
 
 
 def verdict_table(home: Path = ROOT) -> str:
-    """All verdicts in two tables, with links as seen from a page in `home`."""
+    """Tables of current and superseded verdicts, with links relative to `home`."""
 
     def link(record: Record) -> str:
         return f"[{record.name}]({os.path.relpath(record.findings, home)})"
@@ -148,7 +148,7 @@ def verdict_table(home: Path = ROOT) -> str:
 
 
 def draft(name: str) -> str:
-    """A record for rows that have none yet; what no manifest knows is left to be written."""
+    """A draft record from manifests, with placeholders for what they do not contain."""
     archive = EVIDENCE / f"{name}.tar.xz"
     with unpacked(archive) as folder:
         manifests = [json.loads(path.read_text("utf-8")) for path in folder.rglob("manifest.json")]
@@ -166,7 +166,7 @@ def draft(name: str) -> str:
     entries = {
         "experiments": all_of("experiment"),
         "scale": all_of("scale")[0],
-        "setting": "TO BE WRITTEN: what is particular about it",
+        "setting": "TO BE WRITTEN: how it differs from other runs",
         "seeds": max(int(manifest.get("seeds") or 1) for manifest in manifests),
         "device": ", ".join(all_of("device")),
         "commits": all_of("commit"),
@@ -180,7 +180,7 @@ def draft(name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The table of verdicts in PAPER.md, and drafts of records.")
-    parser.add_argument("name", nargs="?", help="rows in evidence/ that have no record yet")
+    parser.add_argument("name", nargs="?", help="archive in evidence/ without a record")
     name = parser.parse_args().name
     path = ROOT / "PAPER.md" if name is None else EVIDENCE / f"{name}.toml"
     if name is None:

@@ -12,7 +12,7 @@ A page asks for them in a comment on a line of its own:
     <!-- lab: summary -->             every verdict, and what fails
     <!-- lab: records -->             every verdict and what was superseded, as in PAPER.md
 
-A picture `figures/NAME.png` of rows in evidence/ is drawn anew, too. So nothing on these pages can differ
+A picture `figures/NAME.png` of rows in evidence/ is redrawn, too. So nothing on these pages can differ
 from the rows.
 """
 

@@ -70,7 +70,7 @@ class Training:
 
         Make it after `nap.normalize_` and the first projection. To resume, restore `initial` from a
         checkpoint: `dataclasses.replace(training, initial=saved)`. Frozen parameters (`requires_grad`
-        is False) are not part of it, so no method changes them; make it anew after freezing others.
+        is False) are not part of it, so no method changes them; build a new one after freezing others.
         """
         group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
         parameters = {name: p for name, p in model.named_parameters() if p in group_of and p.requires_grad}

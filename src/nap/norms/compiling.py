@@ -21,5 +21,5 @@ def guard_hooks() -> None:
     from torch import _dynamo
 
     _dynamo.config.skip_nnmodule_hook_guards = False
-    if in_use:  # code without such guards may be there: it is made anew when it is called again
+    if in_use:  # compiled code may exist without such guards: the next call recompiles it
         _dynamo.reset()

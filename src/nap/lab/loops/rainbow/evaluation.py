@@ -56,7 +56,7 @@ def evaluate(
 
 
 def greedy_steps(net: RainbowNet, atoms: Tensor, games: Games, *, stack: int, seed: int) -> Iterator[Step]:
-    """The steps of games that the network plays greedily, without learning; the games begin anew."""
+    """Steps of a greedy evaluation from freshly reset games; nothing is learnt."""
     device = atoms.device
     generator = Generator(device).manual_seed(seed)
     replay = Replay(games.count, 2 * (stack + 1), games.shape, stack=stack, steps=1, device=device)

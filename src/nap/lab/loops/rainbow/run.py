@@ -105,11 +105,11 @@ class RainbowWork:
         return self.end_chunk()
 
     def begin_chunk(self) -> None:
-        """Seed the chunk's random numbers; enter a game, or begin anew what could not be restored."""
+        """Seed the chunk's random numbers; start a game, or restart one that could not be restored."""
         visit, chunk = divmod(self.done, self.chunks_per_game)
         self.learner.generator.manual_seed(_number("play", self.config.seed, self.done))
         if self._no_replay:
-            self.replay.clear_()  # it fills anew before learning goes on
+            self.replay.clear_()  # refilled before learning continues
             self.stored = 0
         if chunk == 0:
             self._enter(visit)

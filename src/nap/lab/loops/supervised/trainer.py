@@ -88,7 +88,7 @@ class Trainer:
     def captured(self, step: Callable[[], None], *more: Tensor) -> Callable[[], None]:
         """`step`, which makes an update and may change `more`, as a CUDA graph; nothing is changed here.
 
-        Capture it anew after `load_state_dict`: the projector has other radii then.
+        Capture it again after `load_state_dict`: the projector's radii have changed.
         """
         return capture(step, [*self.changing(), *more])
 
