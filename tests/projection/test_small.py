@@ -11,7 +11,10 @@ from nap.projection.sphere import norms_of, project_tensors_
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(5,), (1, 7), (7, 1), (33, 129), (128, 128), (8, 3, 3, 3), (64, 64, 3)])
+@pytest.mark.parametrize(
+    "shape",
+    [(5,), (1, 7), (7, 1), (33, 129), (128, 128), (256, 256), (1, 1, 65536), (8, 3, 3, 3), (64, 64, 3)],
+)
 def test_the_short_path_gives_the_bits_of_the_long_one(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import _C, Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn.modules.module import _has_any_global_hook
+
+from nap.norms.small import SmallWeight, is_small
 
 _SMALLEST, _LARGEST = 1e-20, 1e20  # of s²: beyond them eps·s² or y² may leave float32
 _EXACT = (torch.float32, torch.float64)
@@ -42,18 +45,20 @@ def _is_plain(weight: Tensor) -> bool:
 
 
 def _square(weight: Tensor) -> float:
+    if is_small(weight):
+        return SmallWeight(weight).norm() ** 2
     detached = weight.detach()
     norm: float = torch.linalg.vector_norm(detached if weight.dtype in _EXACT else detached.float()).item()
     return norm * norm
 
 
 class KnownSquare:
-    """‖W‖² of a parameter on a CPU, measured again after anything was written into it.
+    """‖W‖² of a small parameter on a CPU, measured again after anything was written into it.
 
     PyTorch counts writes, except those through `.data`. Those show in the entry that was the largest.
     """
 
-    __slots__ = ("_entry", "_pointer", "_value", "_version", "rows", "square", "weight")
+    __slots__ = ("_entry", "_pointer", "_small", "_value", "_version", "rows", "square", "weight")
 
     def __init__(self, weight: nn.Parameter):
         self.weight, self.rows, self._pointer = weight, weight.shape[0], 0
@@ -62,9 +67,10 @@ class KnownSquare:
     def _measure(self) -> None:
         weight = self.weight
         if weight.data_ptr() != self._pointer:
-            flat = weight.detach().view(-1)
-            self._entry, self._pointer = flat[flat.abs().argmax()], weight.data_ptr()
-        self.square, self._value, self._version = _square(weight), self._entry.item(), weight._version
+            self._small, self._pointer = SmallWeight(weight), weight.data_ptr()
+            self._entry = int(np.abs(self._small.flat).argmax())
+        self.square, self._value = self._small.norm() ** 2, self._small.flat.item(self._entry)
+        self._version = weight._version
 
     def get(self) -> float:
         """‖W‖², measured if W has changed."""
@@ -72,18 +78,16 @@ class KnownSquare:
         if (
             weight._version != self._version
             or weight.data_ptr() != self._pointer
-            or self._entry.item() != self._value
+            or self._small.flat.item(self._entry) != self._value
         ):
             self._measure()
         return self.square
 
 
 def _know(weight: Any) -> KnownSquare | None:
-    """`KnownSquare` of a parameter; None for tensors that come and go, or are not laid out as one block."""
+    """`KnownSquare` of a small parameter; None for other tensors, which may come and go."""
     stays = type(weight) is nn.Parameter and not weight.is_inference()
-    if not (stays and _is_plain(weight) and weight.is_contiguous() and weight.numel()):
-        return None
-    return KnownSquare(weight)
+    return KnownSquare(weight) if stays and _is_plain(weight) and is_small(weight) else None
 
 
 def quick_norm(norm: Any, weight: Tensor, y: Tensor) -> Tensor | None:

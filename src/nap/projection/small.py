@@ -1,6 +1,6 @@
 """Projection of small weights on a CPU, prepared once: there Python takes longer than the arithmetic.
 
-It computes what `project_tensors_` computes, bit by bit, since a run may take either way at any update.
+It computes what `project_tensors_` computes, bit by bit, since a run may take either path at any update.
 """
 
 from __future__ import annotations
@@ -13,34 +13,41 @@ import torch
 from torch import Tensor, nn
 
 from nap.norms.quick import is_watched
-from nap.projection.sphere import LARGEST, LONG, SMALLEST, is_plain
+from nap.norms.small import SmallWeight, is_small
+from nap.projection.sphere import LARGEST, SMALLEST, is_plain
 
-_norm_of = torch.linalg.vector_norm
 
+class _Projected:
+    """One weight, its module's parameters, its values without gradients, its radius and its factor."""
 
-class _Small:
-    """One weight, its module's parameters, its values without gradients, and its radius."""
-
-    __slots__ = ("grows", "leaf", "number", "owner", "pointer", "radius", "size", "tail", "values", "weight")
+    __slots__ = (
+        "factor",
+        "grows",
+        "leaf",
+        "norm",
+        "number",
+        "owner",
+        "pointer",
+        "radius",
+        "size",
+        "values",
+        "weight",
+    )
 
     def __init__(self, owner: dict[str, Any], leaf: str, radius: float, *, grows: bool):
         self.owner, self.leaf, self.radius, self.grows = owner, leaf, radius, grows
         self.weight: Tensor = owner[leaf]
-        self.values = self.weight.detach()
-        self.pointer, self.size = self.weight.data_ptr(), self.weight.numel()
-        self.tail = tuple(range(1, self.weight.ndim))
-        self.number = np.float32 if self.weight.dtype == torch.float32 else np.float64
-
-    def norm(self) -> float:
-        """‖W‖ by the same two sums as `norms_over`."""
-        rows = _norm_of(self.values, 2, self.tail, True) if self.tail else self.values
-        return _norm_of(rows, 2, (0,), True).item()
+        self.values, self.size = self.weight.detach(), self.weight.numel()
+        self.pointer = self.weight.data_ptr()
+        self.norm = SmallWeight(self.weight).norm
+        self.number = np.empty(1, np.float32 if self.weight.dtype == torch.float32 else np.float64)
+        self.factor = torch.from_numpy(self.number)[0]
 
 
 class SmallWeights:
     """W ← ρ·W/‖W‖ for weights of a model on a CPU, each with a single norm."""
 
-    def __init__(self, weights: list[_Small]):
+    def __init__(self, weights: list[_Projected]):
         self._weights = weights
 
     @classmethod
@@ -51,22 +58,21 @@ class SmallWeights:
         growing: Collection[str],
     ) -> SmallWeights | None:
         """These weights, by module and name in it; None where one is large, elsewhere or of several norms."""
-        weights: list[_Small] = []
+        weights: list[_Projected] = []
         for name, (module, leaf) in slots.items():
             weight, radius = module._parameters[leaf], radii.get(name)
             if weight is None or radius is None or radius.numel() != 1 or not is_plain(weight):
                 return None
-            fits = weight.ndim > 0 and 0 < weight.numel() <= LONG
-            if not fits or weight.dtype not in (torch.float32, torch.float64):
+            if weight.ndim == 0 or not is_small(weight):
                 return None
-            weights.append(_Small(module._parameters, leaf, radius.item(), grows=name in growing))
+            weights.append(_Projected(module._parameters, leaf, radius.item(), grows=name in growing))
         return cls(weights) if weights else None
 
     def project_(self) -> bool:
         """Project all weights. False, with nothing done, if one was replaced, frozen or has no norm."""
         if is_watched():  # by a mode that wants to see tensors
             return False
-        norms: list[float] = []
+        factors: list[tuple[_Projected, float]] = []
         for one in self._weights:
             weight = one.weight
             if one.owner.get(one.leaf) is not weight or not weight.requires_grad:
@@ -76,9 +82,9 @@ class SmallWeights:
             norm = one.norm()
             if not SMALLEST < norm < LARGEST:
                 return False
-            norms.append(norm)
-        for one, norm in zip(self._weights, norms, strict=True):
-            radius = one.radius
-            if norm > radius or not one.grows:
-                one.values.mul_(float(one.number(radius) / one.number(norm)))
+            if norm > one.radius or not one.grows:
+                factors.append((one, one.radius / norm))
+        for one, factor in factors:
+            one.number[0] = factor
+            one.values.mul_(one.factor)
         return True

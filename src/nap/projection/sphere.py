@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nap.norms.small import LONG, SmallWeight, is_small
+
 
 def norms_of(weight: Tensor, *, stacked: int = 0, out_axis: int | None = None, groups: int = 1) -> Tensor:
     """‖W‖ in float32 or better, shaped to broadcast against `weight` (with `groups`, as `norms_like` has it).
@@ -143,7 +145,7 @@ def norms_over(weight: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 SMALLEST, LARGEST = 1e-12, 1e18  # between them float32 squares lose nothing, of up to 1e9 entries
-LONG, _PIECE = 1 << 16, 1 << 12  # entries: a float32 sum on a CPU that is so long drifts, and is cut up
+_PIECE = 1 << 12  # entries: float32 sums on a CPU that are longer than LONG drift, and are cut up
 
 
 def _at_once(weight: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -152,6 +154,8 @@ def _at_once(weight: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 def _on_cpu(weight: Tensor, axes: Sequence[int]) -> Tensor:
     """Norms on a CPU in several short sums: one float32 sum of 16M numbers is 6e-4 low."""
+    if len(axes) == weight.ndim and is_small(weight):
+        return weight.new_full([1] * weight.ndim, SmallWeight(weight).norm())
     norm = weight
     for some in filter(None, (axes[1:], axes[:1])):
         if math.prod(norm.shape[axis] for axis in some) <= LONG:
