@@ -14,6 +14,7 @@ from torch import nn
 
 import nap
 from nap.projection.misuse import PATIENCE, MisuseWarning
+from nap.projection.watch import CHECK_EVERY
 
 X = torch.linspace(-2, 2, 24).sin().reshape(3, 8)
 
@@ -264,3 +265,103 @@ def test_a_projector_says_what_it_does() -> None:
     assert repr(projector) == "Projector of Sequential: 1 projected, 4 left free; not attached"
     projector.attach(torch.optim.Adam(model.parameters()))
     assert repr(projector).endswith("; attached to Adam")
+
+
+# --- a model that changes under its optimizer
+
+
+def with_projector(model: nn.Module) -> tuple[nap.Projector, torch.optim.Optimizer]:
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return nap.Projector(model).attach(optimizer), optimizer
+
+
+def replace_head(model: nn.Sequential) -> None:
+    model[2] = nn.Linear(16, 3)
+
+
+def load_by_assigning(model: nn.Sequential) -> None:
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+
+
+def fuse(model: nn.Sequential) -> None:
+    before: Any = model[2]
+    fused = nn.Linear(16, 3, bias=False)
+    fused.weight.data.copy_(2 * before.weight.data)
+    model[2] = fused
+
+
+def add_an_adapter(model: nn.Sequential) -> None:
+    model[2].requires_grad_(False)
+    model[2] = nn.Sequential(model[2], nn.Linear(3, 3))
+
+
+CHANGES: Any = [
+    (replace_head, r"2\.weight \(replaced\)"),
+    (load_by_assigning, r"0\.weight \(replaced\).*2\.weight \(replaced\)"),
+    (fuse, r"2\.weight \(replaced\)"),
+    (add_an_adapter, r"2\.1\.weight \(new\)"),
+]
+
+
+@pytest.mark.parametrize(("change", "match"), CHANGES)
+def test_a_model_that_changes_while_it_trains_is_warned_of_once(change: Any, match: str) -> None:
+    model = converted()
+    projector, optimizer = with_projector(model)
+    train(model, optimizer, 3)
+    change(model)
+    with pytest.warns(MisuseWarning, match=match + ".*then build the optimizer and nap.Projector") as caught:
+        train(model, optimizer, 2 * CHECK_EVERY)
+    assert len(caught) == 1
+    projector.state_dict()  # silent: it was said
+
+
+def test_a_changed_model_is_noticed_when_it_is_saved() -> None:
+    model = converted()
+    projector, optimizer = with_projector(model)
+    train(model, optimizer, 3)
+    replace_head(model)
+    with pytest.warns(MisuseWarning, match=r"2\.weight \(replaced\)"):
+        projector.state_dict()
+
+
+def rename(model: nn.Sequential) -> None:
+    model[0] = nn.Sequential(model[0])
+
+
+def move(model: nn.Sequential) -> None:
+    model.double().float()
+
+
+def load(model: nn.Sequential) -> None:
+    model.load_state_dict(converted().state_dict())
+
+
+def freeze(model: nn.Sequential) -> None:
+    model[0].requires_grad_(False)
+
+
+def add_a_frozen_copy(model: nn.Sequential) -> None:
+    model.register_module("average", copy.deepcopy(model[2]).requires_grad_(False))
+    model.forward = lambda x: model[2](model[1](model[0](x)))  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("change", [rename, move, load, freeze, add_a_frozen_copy])
+def test_changes_that_keep_the_trained_tensors_are_silent(change: Any) -> None:
+    model = converted()
+    projector, optimizer = with_projector(model)
+    change(model)
+    train(model, optimizer, 2 * CHECK_EVERY)
+    projector.state_dict()
+
+
+def test_two_optimizers_are_silent() -> None:
+    model = converted()
+    one, other = (torch.optim.Adam(model[place].parameters(), lr=1e-3) for place in (0, 2))
+    projector = nap.Projector(model).attach(one, other)
+    for _ in range(2 * CHECK_EVERY):
+        one.zero_grad()
+        other.zero_grad()
+        model(X).square().mean().backward()
+        one.step()
+        other.step()
+    projector.state_dict()

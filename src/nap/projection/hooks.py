@@ -19,6 +19,7 @@ from torch import Tensor
 from nap.projection.misuse import MisuseWarning
 from nap.projection.refusals import refuse
 from nap.projection.small import SmallWeights
+from nap.projection.watch import ModelWatch
 
 _PATIENCE = 4  # backward passes in a row that found a weight moved, with no step in between
 
@@ -115,6 +116,7 @@ class Followed:
     """The parameters of a plan that an optimizer holds; `small` if they are small weights on a CPU."""
 
     names: list[str]
+    watch: ModelWatch
     small: SmallWeights | None = None
 
 
@@ -250,6 +252,7 @@ class AfterStep:
         same = self._follow(self._followed, was_real(optimizer), start)
         if self.guard is not None:
             self.guard.stepped(same=same)
+        self._followed.watch.count()
 
     def _look_at(self, optimizer: Any) -> None:
         if (held := _held(optimizer)) != self._held:
@@ -258,6 +261,10 @@ class AfterStep:
     def look_again(self) -> None:
         """Find the optimizer's parameters again, after a change of plan."""
         self._followed = self._find(self.optimizer)
+
+    def check_model(self) -> None:
+        """Warn if the model has other parameters than the optimizer holds."""
+        self._followed.watch.check()
 
     def projected_by_hand(self) -> None:
         """Tell the guard that all changes until now were projected."""

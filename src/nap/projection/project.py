@@ -23,6 +23,7 @@ from nap.projection.policies import Choice, Policies
 from nap.projection.small import SmallWeights
 from nap.projection.state import bare_state, check_state, settings_of, state_with_noise, with_saved_actions
 from nap.projection.steps import Rate
+from nap.projection.watch import ModelWatch
 from nap.sharded import reshard_, sharded_parts
 from nap.weights import weight_groups
 
@@ -282,7 +283,8 @@ class Projector:
         refusals.check_one(optimizer, self._model, names, self._together)
         ids = refusals.held_by(optimizer)
         followed = [name for key, name in names.items() if key in ids]
-        return Followed(followed, self._small(followed) if self._settings["every"] == 1 else None)
+        small = self._small(followed) if self._settings["every"] == 1 else None
+        return Followed(followed, ModelWatch(self._model, optimizer), small)
 
     def _small(self, names: Iterable[str]) -> SmallWeights | None:
         if self._limits.any or self._noisy:
@@ -342,6 +344,8 @@ class Projector:
 
     def state_dict(self) -> dict[str, Any]:
         """The original radii, the counts of updates and the settings: tensors, numbers and strings."""
+        for hook in self._hooks:
+            hook.check_model()
         return {
             "settings": dict(self._settings),
             "actions": {row.name: row.action for row in self.plan.rows},
@@ -384,13 +388,13 @@ class Projector:
         return f"Projector of {type(self._model).__name__}: {done}; {attached}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
+        fresh: dict[str, Any] = {
             "_hooks": [],
             "_all_small": None,
             "_unattached": None,
             "_updates": self.updates,
         }
+        return {**self.__dict__, **fresh}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(
