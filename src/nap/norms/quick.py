@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import _C, Tensor, nn
 from torch.compiler import is_compiling
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules import module as torch_module
 
 from nap.norms.small import SmallWeight, is_small
 
@@ -90,11 +90,21 @@ def _know(weight: Any) -> KnownSquare | None:
     return KnownSquare(weight) if stays and _is_plain(weight) and is_small(weight) else None
 
 
+def _any_global_hook() -> bool:
+    """torch has this as a function, but not yet in 2.6."""
+    return bool(
+        torch_module._global_forward_hooks
+        or torch_module._global_forward_pre_hooks
+        or torch_module._global_backward_hooks
+        or torch_module._global_backward_pre_hooks
+    )
+
+
 def quick_norm(norm: Any, weight: Tensor, y: Tensor) -> Tensor | None:
     """What `norm(y, weight)` gives, in one call of PyTorch's; None where it takes more than that."""
     if not (norm.relative and norm.centre and norm.layout == "features" and norm.gain == 1.0) or is_watched():
         return None
-    if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or _has_any_global_hook():
+    if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or _any_global_hook():
         return None
     inside, dtype = norm.__dict__, y.dtype
     parts = inside["_parameters"]

@@ -388,13 +388,8 @@ class Projector:
         return f"Projector of {type(self._model).__name__}: {done}; {attached}"
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh: dict[str, Any] = {
-            "_hooks": [],
-            "_all_small": None,
-            "_unattached": None,
-            "_updates": self.updates,
-        }
-        return {**self.__dict__, **fresh}
+        without = {"_hooks": list[AfterStep](), "_all_small": None, "_unattached": None}
+        return {**self.__dict__, **without, "_updates": self.updates}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(
