@@ -25,6 +25,7 @@ from zoo import (
     unfamiliar_fields,
     unfamiliar_flows,
     unfamiliar_graphs,
+    unfamiliar_libraries,
     unfamiliar_multiplied,
     unfamiliar_opaque,
     unfamiliar_paired,
@@ -63,6 +64,7 @@ UNFAMILIAR = [
     *unfamiliar_bends.FAMILY,
     *unfamiliar_flows.FAMILY,
     *unfamiliar_fields.FAMILY,
+    *unfamiliar_libraries.FAMILY,
 ]
 PUBLIC = [*huggingface.ENTRIES, *huggingface_more.ENTRIES, *huggingface_senses.ENTRIES]
 ENTRIES = [

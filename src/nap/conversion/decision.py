@@ -42,6 +42,9 @@ class Decision:
     placements: dict[str, Placement] = field(default_factory=dict)
     notes: dict[str, Note] = field(default_factory=dict)
     problems: dict[str, Problem] = field(default_factory=dict)
+    last: dict[tuple[int, tuple[str, int, int]], str] = field(
+        default_factory=dict
+    )  # results, by forward, that only enter this operation, which makes the output
     untracked: frozenset[str] = frozenset()  # products that were given a norm which then did not see them
     accepted: set[str] = field(default_factory=set)  # entries of `allow` that were of use
     summed: set[str] = field(default_factory=set)  # layers that are normalised in sums, where these enter

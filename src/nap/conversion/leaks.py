@@ -1,7 +1,8 @@
 """Leaks: do the inserted norms mix what the model keeps apart, samples of a batch or positions of a sequence?
 
 Each norm is tried by itself, by the axes that it says it normalises; and the whole model with its norms
-against the same without them, which believes no norm.
+against the same without them, which believes no norm. Orders that a model keeps (nap.conversion.orders) are
+tried, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from nap.norms.norm import Norm
+from nap.norms.norm import CHILD, Norm
 
 Run = Callable[[Any, Any], list[Tensor]]  # inputs by position and by name → outputs
 AXES = {0: "samples", 1: "positions"}
@@ -102,32 +103,45 @@ def leaks_of_model(
                 break
             if names:
                 yield (
-                    f"{', '.join(names)}: mixes {what} (axis {axis}) that the model keeps apart; leave the "
-                    "layer in front as it is, with allow=[...]"
+                    f"{', '.join(names)}: mixes {what} (axis {axis}) that the model keeps apart; "
+                    f"{way_out(names)}"
                 )
                 break
 
 
 def _mixing(norms: Mapping[str, Norm], run: Run, inputs: Any, along: tuple[int, int, int]) -> list[str]:
     """The norms that alone make outputs depend on what is replaced; all of them if only together."""
-    given = [inputs, *(tree_map(partial(_replaced, *along, draw), inputs) for draw in range(TRIES))]
-    with _without(norms.values()):
+    given = [inputs, *(tree_map(partial(replaced, *along, draw), inputs) for draw in range(TRIES))]
+    with without(norms.values()):
         apart = _unmoved([run(*one) for one in given], *along)
 
     def mixes() -> bool:
         pairs = zip(apart, _unmoved([run(*one) for one in given[:2]], *along), strict=False)
         return any(a.shape == b.shape and bool((a & ~b).sum() > MOST * a.sum()) for a, b in pairs)
 
+    return culprits(norms, mixes)
+
+
+def way_out(names: Sequence[str]) -> str:
+    """How to convert the model without these norms."""
+    layers = [name.removesuffix(f".{CHILD}") for name in names if name.endswith(f".{CHILD}")]
+    if len(layers) == len(names):
+        return f"leave the layers in front as they are, with exclude={layers!r}"
+    return "leave what is in front as it is, with exclude=[...] for layers and allow=[...] for weights"
+
+
+def culprits(norms: Mapping[str, Norm], mixes: Callable[[], bool]) -> list[str]:
+    """The norms that mix by themselves; all of them if they do so only together; none if they do not."""
     if not mixes():
         return []
     alone = []
     for name in norms:
-        with _without([norm for other, norm in norms.items() if other != name]):
+        with without([norm for other, norm in norms.items() if other != name]):
             alone += [name] if mixes() else []
     return alone or list(norms)
 
 
-def _replaced(axis: int, size: int, place: int, draw: int, leaf: Any) -> Any:
+def replaced(axis: int, size: int, place: int, draw: int, leaf: Any) -> Any:
     """The input with one sample or position replaced, by another one (tokens; draw 0) or by large noise."""
     if not isinstance(leaf, Tensor) or leaf.ndim <= axis or leaf.shape[axis] != size:
         return leaf
@@ -154,7 +168,7 @@ def _unmoved(runs: Sequence[list[Tensor]], axis: int, size: int, place: int) -> 
 
 
 @contextmanager
-def _without(norms: Iterable[Norm]) -> Iterator[None]:
+def without(norms: Iterable[Norm]) -> Iterator[None]:
     """Each norm returns what it is given."""
     handles = [norm.register_forward_hook(lambda _, inputs, __: inputs[0]) for norm in norms]
     try:

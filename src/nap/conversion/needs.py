@@ -121,6 +121,7 @@ def asked(decision: Decision, flow: Flow, meeting: Meeting) -> Iterator[Carry]:
             continue
         names = flow.uses[carry.key].names(carry.site)
         if not meeting.hidden:
+            decision.last.setdefault((id(flow), carry.key), meeting.operation)
             decision.note(names, f"{meeting.operation} after it is the model's output", first=True)
         elif carry.batch_norm and decision.options.batch_norm == "keep":
             decision.note(names, "normalised by its BatchNorm (batch_norm='keep')")

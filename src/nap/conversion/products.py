@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 
@@ -25,7 +25,7 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
     assert found is not None
     assert use.output is not None
     (carrier, paths), name = found, min(sources)
-    if (why := _otherwise_used(key, want, flows)) is not None:
+    if (why := _otherwise_used(key, want, flows, decision.last)) is not None:
         return decision.refuse(name, why, "make the layer a module of its own and call it")
     zero = not any(has_direction(model.get_parameter(source)) for source in sources)
     if use.output.is_complex():
@@ -79,8 +79,13 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
     return None
 
 
-def _otherwise_used(key: ProductKey, want: Want, flows: Sequence[Flow]) -> str | None:
-    """Why the product of these weights must not be normalised wherever it is made."""
+def _otherwise_used(
+    key: ProductKey, want: Want, flows: Sequence[Flow], last: Mapping[tuple[int, UseKey], str]
+) -> str | None:
+    """Why the product of these weights must not be normalised wherever it is made.
+
+    Of a recurrence, the last step may end in the same activation, which then makes the output.
+    """
     reason = next(iter(want.reasons))
     for flow in flows:
         made: dict[int, list[UseKey]] = defaultdict(list)  # the products of each call
@@ -94,8 +99,10 @@ def _otherwise_used(key: ProductKey, want: Want, flows: Sequence[Flow]) -> str |
                 if use.made is None or use.made.shape[use.axis] != want.use.output.shape[want.use.axis]:
                     return f"its product {reason}, and it makes products of other widths, too"
         for keys in made.values():
-            asked = [(id(flow), found) in want.keys for found in keys]
-            if any(asked) and not (all(asked) and (len(keys) == 1 or not want.heads)):
+            hidden = [(id(flow), found) in want.keys for found in keys]
+            final = [f"enters {last.get((id(flow), found))}" in want.reasons for found in keys]
+            asked = [a or b for a, b in zip(hidden, final, strict=True)] if want.whole else hidden
+            if any(hidden) and not (all(asked) and (len(keys) == 1 or not want.heads)):
                 return (
                     f"its product {reason}, and others that are made of it do not, or another part of it does"
                 )

@@ -79,7 +79,8 @@ def check(model: nn.Module, plan: Plan) -> None:
             continue
         on_output = placement.action == "normalise output"
         sizes: tuple[str, ...] = ("out_features", "out_channels") if on_output else ("num_features",)
-        sizes = () if placement.action == "normalise product" else sizes
+        own_meaning = not type(module).__module__.startswith("torch.")  # quaternions: 4 numbers to a feature
+        sizes = () if placement.action == "normalise product" or own_meaning else sizes
         width = next((getattr(module, size) for size in sizes if hasattr(module, size)), placement.width)
         if width != placement.width:
             raise ValueError(

@@ -16,6 +16,7 @@ from nap.conversion.double import in_double, longer
 from nap.conversion.leaks import leaks_of_model, leaks_of_norms
 from nap.conversion.multiplied import Products
 from nap.conversion.normalize import plan_with
+from nap.conversion.orders import broken_masks, broken_orders
 from nap.conversion.reach import unreached
 from nap.conversion.trial import detached_copy, examples_of, fixed_randomness, wake_
 from nap.norms.norm import CHILD, normalise_input, normalise_output
@@ -103,6 +104,8 @@ def _mixtures(
     """What the norms of the whole model mix, with zero gains and offsets moved off zero so that it shows."""
     awake = wake_(detached_copy(model))
     yield from leaks_of_model(awake, partial(_run, awake), args, kwargs, untried)
+    yield from broken_orders(awake, partial(_run, awake), args, kwargs, untried)
+    yield from broken_masks(awake, _run, args, kwargs, untried)
 
 
 def _untrue_roles(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[str]:

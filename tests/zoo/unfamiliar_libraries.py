@@ -1,0 +1,49 @@
+"""Layers as libraries write them that the project had not met: quaternions, wired cells."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .built import ROWS, SERIES
+from .entry import Family
+from .written import Written
+
+FAMILY = Family("libraries")
+
+
+class Quaternion(nn.Module):
+    """Counts quaternions, not numbers, in `out_features`."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__()
+        self.in_features, self.out_features = inputs, outputs
+        self.r, self.i, self.j, self.k = (nn.Parameter(torch.randn(outputs, inputs) / 4) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        r, i, j, k = self.r, self.i, self.j, self.k
+        rows = [[r, -i, -j, -k], [i, r, -k, j], [j, k, r, -i], [k, -j, i, r]]
+        return F.linear(x, torch.cat([torch.cat(row, 1) for row in rows]))
+
+
+@FAMILY.entry("quaternions")
+def quaternions():
+    layers = nn.Sequential(Quaternion(2, 3), nn.ReLU(), Quaternion(3, 2), nn.Tanh(), nn.Linear(8, 2))
+    return layers, SERIES
+
+
+@FAMILY.entry("wired cell whose last step is the output")
+def wired_cell():
+    def forward(net, x):
+        h = torch.zeros(len(x), 4)
+        for _ in range(3):
+            both = torch.cat([x, h], -1)
+            a = torch.tanh(F.linear(both, net.a.weight * net.mask, net.a.bias))
+            b = torch.tanh(F.linear(both, net.b.weight * net.mask, net.b.bias))
+            t = torch.sigmoid(net.time(both))
+            h = a * (1 - t) + t * b
+        return h
+
+    mask = nn.Parameter((torch.rand(4, 10) > 0.3).float(), requires_grad=False)
+    return Written(forward, a=nn.Linear(10, 4), b=nn.Linear(10, 4), time=nn.Linear(10, 4), mask=mask), ROWS
