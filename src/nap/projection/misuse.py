@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from nap.projection.names import bare_names, shortened
 from nap.weights import PLAN_ATTRIBUTE
 
+_unused: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models whose Projector was never attached or called
 PATIENCE = 100  # backward passes that found weights moved, and no projection in between
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -107,10 +108,30 @@ def _never_normalized(model: nn.Module, projected: Collection[str]) -> None:
     )
 
 
+def made_for(model: nn.Module) -> None:
+    """Note that a Projector was made for this model."""
+    _unused.add(model)
+
+
+def used_on(model: nn.Module) -> None:
+    """Note that a Projector of this model was attached, or called by hand."""
+    _unused.discard(model)
+
+
+def is_unused(model: nn.Module) -> bool:
+    """Whether a Projector was made for this model or a part of it, and none was attached or called."""
+    return any(module in _unused for module in model.modules())
+
+
+def default_decay(optimizer: Any) -> float:
+    """The weight decay that this optimizer has if nobody chooses one."""
+    default = inspect.signature(type(optimizer)).parameters.get("weight_decay")
+    return 0.0 if default is None or default.default is default.empty else default.default
+
+
 def _decays(optimizer: Any, names: Mapping[int, str], relative: bool) -> None:
     """Warn of weight decay on projected weights, unless it is the optimizer's own default."""
-    default = inspect.signature(type(optimizer)).parameters.get("weight_decay")
-    own = 0.0 if default is None or default.default is default.empty else default.default
+    own = default_decay(optimizer)
     decayed: list[str] = []
     mixed = False
     for group in optimizer.param_groups:

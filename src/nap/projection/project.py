@@ -15,7 +15,7 @@ from nap.projection import refusals
 from nap.projection.apply import DirectionCheck, Tensors, affine_all_, lengths_of, ratios_of
 from nap.projection.hooks import AfterStep, Followed, StepStart, by_count, hooks_on, inner_optimizers
 from nap.projection.limits import Limits, WeightsBefore
-from nap.projection.misuse import Unattached, warn_at_attach, warn_of_changes
+from nap.projection.misuse import Unattached, made_for, used_on, warn_at_attach, warn_of_changes
 from nap.projection.names import bare_names, counterparts
 from nap.projection.noisy import shared, with_noise
 from nap.projection.plan import Excluded, NamePair, ProjectionPlan, decide, measured, names_in, pairs_of
@@ -144,6 +144,7 @@ class Projector:
         self._hooks: list[AfterStep] = []
         self._direction = DirectionCheck()
         warn_of_changes(model)
+        made_for(model)
         trained = next(iter(self._trainable(self.plan.names("project")).items()), None)
         self._unattached = None if trained is None else Unattached(self, *trained)
 
@@ -189,6 +190,7 @@ class Projector:
 
     def _is_used(self) -> None:
         """Attached, or called by hand: no need to watch for a model that trains without it."""
+        used_on(self._model)
         if self._unattached is not None:
             self._unattached.stop()
             self._unattached = None

@@ -262,6 +262,57 @@ def test_weight_decay_on_projected_weights() -> None:
     assert "projector.param_groups" in found.findings[0].advice
 
 
+def test_a_projector_that_was_never_attached() -> None:
+    torch.manual_seed(0)
+    setup = on_digits(mlp())
+    nap.normalize_(setup.model, setup.probe[:2])
+    setup.optimizer = torch.optim.Adam(setup.model.parameters(), lr=1e-3)
+    assert look(setup).names == ()  # norms alone are a choice
+    nap.Projector(setup.model)  # gone at once
+    setup.train(20)
+    found = look(setup)
+    assert found.names == ("the projector is not attached",)
+    assert "attach(optimizer)" in found.findings[0].advice
+    projector = nap.Projector(setup.model)
+    assert look(setup).names == ("the projector is not attached",)
+    projector.project_()
+    assert look(setup).names == ()
+
+
+def test_a_projector_that_came_after_the_training() -> None:
+    torch.manual_seed(0)
+    setup = on_digits(mlp())
+    nap.normalize_(setup.model, setup.probe[:2])
+    setup.optimizer = torch.optim.Adam(setup.model.parameters(), lr=1e-3)
+    setup.train(20)
+    projector = nap.Projector(setup.model).attach(setup.optimizer)
+    found = look(setup)
+    assert found.names == ("the projector has seen no update",)
+    assert "counts 20 updates" in found.findings[0].measure
+    setup.train(1)
+    assert look(setup).names == ()
+    assert all(count == 1 for count in projector.updates.values())
+
+
+def test_the_default_weight_decay_of_adamw_on_projected_weights() -> None:
+    torch.manual_seed(0)
+    setup = on_digits(mlp())
+    nap.normalize_(setup.model, setup.probe[:2])
+    projector = nap.Projector(setup.model)
+    setup.optimizer = torch.optim.AdamW(setup.model.parameters(), lr=1e-3)
+    projector.attach(setup.optimizer)
+    setup.train(20)
+    found = look(setup)
+    assert found.names == ("weight decay does nothing to projected weights",)
+    assert found.healthy  # a note
+    assert "0.weight" in found.findings[0].where
+    setup.optimizer = torch.optim.AdamW(projector.param_groups(weight_decay=0.1), lr=1e-3)
+    projector.detach()
+    projector.attach(setup.optimizer)
+    setup.train(20)
+    assert look(setup).names == ()
+
+
 # from a log alone
 
 

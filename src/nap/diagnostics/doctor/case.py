@@ -23,6 +23,9 @@ class Live:
     unreached: tuple[str, ...] = ()  # no gradient comes to them
     untrained: tuple[str, ...] = ()  # no optimizer holds them
     misuse: tuple[str, ...] = ()  # warnings of nap.projection.misuse
+    unattached: bool = False  # a Projector was made for the model, and none was attached or called
+    unseen: int = 0  # updates of the optimizers, where an attached Projector has seen none
+    decayed: tuple[str, ...] = ()  # projected weights under an optimizer's own default weight decay
     updates: int | None = None
 
 

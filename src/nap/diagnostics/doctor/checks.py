@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from nap.diagnostics.doctor.case import Case
+from nap.diagnostics.doctor.case import Case, Live
 from nap.diagnostics.doctor.findings import ORDER, Diagnosis, Finding, Severity
 from nap.diagnostics.doctor.growth import grown_weights, rates_fell
 from nap.diagnostics.doctor.thresholds import limit
@@ -226,6 +226,7 @@ def _projection(case: Case) -> Iterator[Finding]:
             "projector.attached, attach(optimizer) anew after copying or loading, or call "
             "projector.project_() after each update",
         )
+    yield from _idle(case.live, off) if case.live else ()
     for text in case.live.misuse if case.live else ():
         names, _, rest = text.partition(": ")
         decay = "weight decay" in text
@@ -233,6 +234,37 @@ def _projection(case: Case) -> Iterator[Finding]:
             "weight decay on projected weights" if decay else "training that is not what NaP is meant to be"
         )
         yield Finding(title, "warning", names if rest else "", (rest or text).split(";")[0], text)
+
+
+def _idle(live: Live, off: Collection[str]) -> Iterator[Finding]:
+    """A projector that does nothing, and a weight decay that does nothing."""
+    if live.unattached:
+        yield Finding(
+            "the projector is not attached",
+            "warning",
+            "",
+            "a Projector was made for this model, and none was attached to an optimizer or called",
+            "nap.Projector(model).attach(optimizer); or projector.project_() after each update",
+        )
+    if live.unseen and not off:
+        yield Finding(
+            "the projector has seen no update",
+            "warning",
+            "",
+            f"the optimizer counts {live.unseen:,} updates, the projector 0",
+            "it was attached after training began, so its radii are those of trained weights: load the state "
+            "of the run (nap.load, or projector.load_state_dict). Or other methods than optimizer.step move "
+            "the weights: call projector.project_() after each update",
+        )
+    if live.decayed:
+        yield Finding(
+            "weight decay does nothing to projected weights",
+            "note",
+            listed(live.decayed),
+            "the optimizer's own default decays them, and projection puts back what it takes",
+            "projector.param_groups(weight_decay=...) keeps it to the other parameters; if a recipe uses it "
+            "for its effect on rates, write a schedule instead (nap.schedules.weight_decay_rates)",
+        )
 
 
 def _moments(case: Case) -> Iterator[Finding]:

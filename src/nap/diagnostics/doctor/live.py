@@ -14,7 +14,7 @@ from nap.diagnostics.doctor.checks import run_checks
 from nap.diagnostics.doctor.findings import Diagnosis
 from nap.diagnostics.recorder import Recorder
 from nap.projection.hooks import AfterStep, inner_optimizers
-from nap.projection.misuse import MisuseWarning, warn_at_attach, warn_of_changes
+from nap.projection.misuse import MisuseWarning, default_decay, is_unused, warn_at_attach, warn_of_changes
 from nap.projection.project import Projector
 from nap.projection.refusals import held_by, readable_parameters
 from nap.rates.learning_rate import Update
@@ -116,6 +116,8 @@ def _live(
         names[id(m.weight)] for m in model.modules() if isinstance(m, nn.Embedding) and id(m.weight) in names
     }
     kept = [name for p in projectors for name in p.plan.names("project")]
+    updates = measure.updates_of(optimizers)
+    idle = bool(projectors) and not any(any(p.updates.values()) for p in projectors)
     return Live(
         head="" if seen.last is None else names.get(id(seen.last.weight), ""),
         tables=frozenset(tables),
@@ -126,8 +128,22 @@ def _live(
         unreached=tuple(name for name, gradient in gradients.items() if gradient is None),
         untrained=tuple(name for name in trained if id(parameters[name]) not in held),
         misuse=tuple(_misuse(model, projectors, optimizers)),
-        updates=measure.updates_of(optimizers),
+        unattached=not projectors and is_unused(model),
+        unseen=(updates or 0) if idle else 0,
+        decayed=tuple(names[key] for key in _decayed_by_default(optimizers) if names.get(key) in kept),
+        updates=updates,
     )
+
+
+def _decayed_by_default(optimizers: Iterable[Any]) -> list[int]:
+    """Parameters, by id, with the weight decay that their optimizer has if nobody chooses one."""
+    return [
+        id(parameter)
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        if group.get("weight_decay", 0) and group["weight_decay"] == default_decay(optimizer)
+        for parameter in group["params"]
+    ]
 
 
 def _is_converted(model: nn.Module) -> bool:
