@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ NO_BREAK = "\u00a0"
 WITHOUT_DEVICE = {"walk"}  # random walks on a CPU at every scale
 
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
-_html: dict[str, str] = {}  # place in a page → what goes there, after Markdown has become HTML
+_html: dict[str, Callable[[], str]] = {}  # place in a page → its HTML, drawn when Markdown is rendered
 
 
 @cache
@@ -131,7 +132,7 @@ def archive(packed: str, name: str = "") -> str:
         if name and part.experiment.name != name:
             continue
         place = f"{part.experiment.name}-in-{packed}"
-        _html[place] = _drawn(part, place)
+        _html[place] = partial(_drawn, part, place)
         missing = part.missing
         lacks = f"\n\nNo rows for: {' · '.join(missing)}." if missing else ""
         texts.append(
@@ -147,8 +148,7 @@ def figure(packed: str) -> str:
     """The first figure of the rows of an archive."""
     part = parts(packed)[0]
     place = f"first-figure-of-{packed}"
-    first = part.figures[0]
-    _html[place] = f'<div class="from-rows">{figure_html(replace(first, name=place))}</div>'
+    _html[place] = lambda: f'<div class="from-rows">{figure_html(replace(part.figures[0], name=place))}</div>'
     return f'<div data-place="{place}"></div>'
 
 
@@ -166,7 +166,7 @@ def rates(packed: str) -> str:
         (tuning,) = sensitivity.find(folder)
     place = f"rates-in-{packed}"
     drawn = f"{figure_html(sensitivity.figure(tuning, place))}{sensitivity.ranges(tuning) or ''}"
-    _html[place] = f'<div class="from-rows" data-search-exclude>{drawn}</div>'
+    _html[place] = lambda: f'<div class="from-rows" data-search-exclude>{drawn}</div>'
     return f'<div data-place="{place}"></div>'
 
 
@@ -242,4 +242,4 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    return re.sub(r'<div data-place="([\w-]+)"></div>', lambda match: _html[match[1]], html)
+    return re.sub(r'<div data-place="([\w-]+)"></div>', lambda match: _html[match[1]](), html)

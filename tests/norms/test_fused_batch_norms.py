@@ -39,7 +39,7 @@ def small_resnet(**options: Any) -> nn.Module:
 
 @pytest.mark.parametrize("eps", ["relative", 1e-5])
 @pytest.mark.parametrize("affine", ["scale_offset", "none"])
-def test_compiled_it_is_the_same_function_with_the_same_gradients_and_statistics(eps, affine):
+def test_it_is_the_same_function_with_the_same_gradients_and_statistics(eps, affine):
     plain = small_resnet(eps=eps, affine=affine)
     fused = copy.deepcopy(plain)
     assert nap.fuse_batch_norms_(fused, images()) == {
@@ -49,11 +49,13 @@ def test_compiled_it_is_the_same_function_with_the_same_gradients_and_statistics
         "blocks.1.conv1": "blocks.1.norm2",
         "blocks.1.conv2": "blocks.1.norm3",
     }
-    compiled: Any = torch.compile(fused, backend="aot_eager", fullgraph=True)
+    model: Any = fused
+    if (eps, affine) in (("relative", "scale_offset"), (1e-5, "none")):  # tracing takes seconds
+        model = torch.compile(fused, backend="aot_eager", fullgraph=True)
     for _ in range(2):
-        compared(compiled, plain, images())
-    compiled.eval(), plain.eval()
-    compared(compiled, plain, images())
+        compared(model, plain, images())
+    model.eval(), plain.eval()
+    compared(model, plain, images())
 
 
 @pytest.mark.parametrize("options", [{"momentum": None}, {"affine": False}, {"track_running_stats": False}])

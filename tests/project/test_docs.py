@@ -339,7 +339,7 @@ def test_digits_runs(tmp_path: Path) -> None:
     script = tmp_path / "examples" / "digits.py"  # it writes beside the folder that it lies in
     script.parent.mkdir()
     shutil.copy(ROOT / "examples/digits.py", script)
-    command = [sys.executable, str(script), "--tasks", "2"]
+    command = [sys.executable, str(script), "--tasks", "1"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^NaP .* (\S+) → \1 ", done.stdout, re.MULTILINE), "the norm stays"

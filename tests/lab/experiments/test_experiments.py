@@ -37,7 +37,7 @@ TASKS: dict[str, Any] = {**FEW, "tasks": 4, "epochs": 6, "depth": 2, "learning_r
 CONFIGS: dict[str, Any] = {  # of the experiments that have runs of their own; stats reads those of fig4
     "fig1": replace(fig1_config.PAPER, network="mlp", width=32, **TASKS),
     "fig2": replace(fig2_config.DEMO, width=16, epochs=4, **FEW),
-    "fig4": replace(fig4_config.PAPER, narrow=16, channels=(4,), redo_every=5, **TASKS),
+    "fig4": replace(fig4_config.PAPER, narrow=16, channels=(4,), redo_every=3, **TASKS | {"epochs": 3}),
     "revival": replace(revival_config.DEMO, width=16, **TASKS | {"learning_rate": 0.03}),
 }
 ALL = experiments(["fig1", "fig2", "fig4", "stats", "revival"])

@@ -10,10 +10,10 @@ import random
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +25,7 @@ from nap.lab.cli.main import main
 from nap.lab.experiments import MODULES
 from nap.lab.experiments.common import runs as common
 from nap.lab.loops.population.continual_run import ContinualWork
+from sessions import send, start
 from small_work import manifest
 
 FIG1 = ["run", "fig1", *shlex.split("--seeds 2 --images 256 --width 32")]
@@ -47,47 +48,45 @@ def no_space(monkeypatch: pytest.MonkeyPatch) -> None:
 # real processes
 
 
-def start(out: str) -> subprocess.Popen[str]:
-    # Without git, rows name no commit: somebody may commit between two sessions.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GIT_DIR": os.devnull}
-    words = [sys.executable, "-m", "nap", *FIG1, "--tasks", "6", "--epochs", "4", "--out", out]
-    return subprocess.Popen(
-        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+def fig1(out: Path, events: Connection) -> None:
+    """Four runs of six tasks by `nap run`; ends the process with the command's exit code."""
+    size = ["--tasks", "6", "--epochs", "4", "--arms", "no norm", "LayerNorm", "NaP", "fresh"]
+    os._exit(main([*FIG1, *size, "--out", str(out)]))
 
 
-def below(out: str, name: str) -> dict[str, bytes]:
+def below(out: Path | str, name: str) -> dict[str, bytes]:
     """The files of that name, by run."""
     return {path.parent.name: path.read_bytes() for path in Path(out).rglob(name)}
 
 
-def wait_for_tasks(process: subprocess.Popen[str], out: str, count: int) -> None:
+def wait_for_tasks(process: ForkServerProcess, out: Path, count: int) -> None:
     """Return when so many more tasks have a row for each of two seeds; first, rows may be cut back."""
     fewest = math.inf
     while (now := b"".join(below(out, "rows.jsonl").values()).count(b"\n")) < fewest + 2 * count:
         fewest = min(fewest, now)
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.002)
+        assert process.is_alive()
+        time.sleep(0.01)
 
 
 @pytest.mark.slow
-def test_an_experiment_killed_again_and_again_ends_with_the_same_rows_and_parameters() -> None:
+def test_an_experiment_killed_again_and_again_ends_with_the_same_rows_and_parameters(tmp_path: Path) -> None:
     draws = random.Random(0)
-    undisturbed = start("unbroken")
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    undisturbed, _ = start(fig1, unbroken)
     kill, stop = signal.SIGKILL, signal.SIGTERM
-    for number, tasks in ((kill, 7), (stop, 3), (kill, 4)):  # a run has 6
-        process = start("broken")
-        wait_for_tasks(process, "broken", tasks)
+    for number, tasks in ((kill, 7), (stop, 3), (kill, 4), (stop, 3)):  # a run has 6
+        process, _ = start(fig1, broken)
+        wait_for_tasks(process, broken, tasks)
         time.sleep(draws.uniform(0, 0.03))
-        process.send_signal(number)
-        said, _ = process.communicate()
-        assert process.returncode == (75 if number == stop else -number), said
-    for process in (start("broken"), undisturbed):
-        said, _ = process.communicate()
-        assert process.returncode == 0, said
-    assert len(below("unbroken", "rows.jsonl")) >= 4
+        send(process, number)
+        process.join()
+        assert process.exitcode == (75 if number == stop else -number)
+    for process in (start(fig1, broken)[0], undisturbed):
+        process.join()
+        assert process.exitcode == 0
+    assert len(below(unbroken, "rows.jsonl")) == 4
     for name in ("rows.jsonl", "checkpoint.pt"):
-        assert below("broken", name) == below("unbroken", name)
+        assert below(broken, name) == below(unbroken, name)
 
 
 # the command in this process

@@ -22,25 +22,20 @@ from small_work import Training, files, manifest, run, stop_at
 
 pytestmark = pytest.mark.multiprocess
 UNITS = 150
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All units in one session."""
-    path = tmp_path_factory.mktemp("unbroken")
-    finish(path, UNITS)
-    return path
+FEW = 30
 
 
 # kills
 
 
 @pytest.mark.slow
-def test_kills_at_random_moments_change_nothing(tmp_path: Path, unbroken: Path) -> None:
+def test_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:
+    finish(tmp_path / "unbroken", UNITS)
+    path = tmp_path / "killed"
     draws = random.Random(0)
     hit: Counter[str] = Counter()
     while hit.total() < 24:
-        process, events = start(session, tmp_path, UNITS, 2.0)
+        process, events = start(session, path, UNITS, 2.0)
         for _ in range(draws.randrange(1, 30)):  # a unit with its save sends nine events
             last = events.recv()[0]
         time.sleep(draws.uniform(0, 0.004))
@@ -51,12 +46,12 @@ def test_kills_at_random_moments_change_nothing(tmp_path: Path, unbroken: Path) 
         events.close()
     assert hit["unit"] >= 1
     assert hit["fsync"] + hit["replace"] >= 5, "kills must fall into saves too"
-    state, _ = checkpoint.load_latest(tmp_path)
+    state, _ = checkpoint.load_latest(path)
     assert state is not None
     assert 0 < state["done"] < UNITS
-    finish(tmp_path, UNITS)
-    assert files(tmp_path) == files(unbroken)
-    ends = [entry["exit"] for entry in manifest(tmp_path)["sessions"]]
+    finish(path, UNITS)
+    assert files(path) == files(tmp_path / "unbroken")
+    ends = [entry["exit"] for entry in manifest(path)["sessions"]]
     assert ends[-1] == "finished"
     assert set(ends[:-1]) == {"killed"}
 
@@ -80,22 +75,30 @@ def test_a_kill_before_any_step_to_the_disk_changes_nothing(tmp_path: Path) -> N
 # signals
 
 
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few units in one session."""
+    path = tmp_path_factory.mktemp("unbroken")
+    finish(path, FEW)
+    return path
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT])
 def test_a_signal_saves_stops_and_resumes_exactly(
     tmp_path: Path, unbroken: Path, number: signal.Signals
 ) -> None:
-    process, events = start(session, tmp_path, UNITS, 5.0)
+    process, events = start(session, tmp_path, FEW, 5.0)
     while events.recv() != ("unit", 5):
         pass
     send(process, number)
     process.join()
     assert process.exitcode == 75
     saved = checkpoint.load(tmp_path / "checkpoint.pt")
-    assert 5 <= saved["done"] < UNITS
+    assert 5 <= saved["done"] < FEW
     assert saved["rows_bytes"] == (tmp_path / "rows.jsonl").stat().st_size
     assert manifest(tmp_path)["exit"] == f"stopped by {number.name}"
     assert manifest(tmp_path)["finished"] is None
-    finish(tmp_path, UNITS)
+    finish(tmp_path, FEW)
     assert files(tmp_path) == files(unbroken)
 
 
@@ -133,7 +136,7 @@ def test_signal_handlers_are_put_back(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_stops_the_run_and_spoils_nothing(tmp_path: Path, unbroken: Path) -> None:
-    process, events = start(session_on_a_full_disk, tmp_path, UNITS, 7)
+    process, events = start(session_on_a_full_disk, tmp_path, FEW, 7)
     message = events.recv()
     process.join()
     assert process.exitcode == 1
@@ -143,7 +146,7 @@ def test_a_full_disk_stops_the_run_and_spoils_nothing(tmp_path: Path, unbroken: 
     assert state is not None
     assert (state["done"], notes) == (6, [])
     assert manifest(tmp_path)["exit"].startswith("failed: OSError")
-    finish(tmp_path, UNITS)
+    finish(tmp_path, FEW)
     assert files(tmp_path) == files(unbroken)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +84,12 @@ def assert_alike(
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 def test_each_agent_of_a_stack_is_the_agent_alone(variant: RainbowArm) -> None:
-    alone = [agent(variant, seed=seed, frames=240, learning_rate=3e-3) for seed in (3, 4)]
+    alone = [agent(variant, seed=seed, frames=168, learning_rate=3e-3) for seed in (3, 4)]
     assert_alike(stack(alone), alone, rtol=1e-9, atol=1e-11)
 
 
 def test_they_are_alike_in_single_precision() -> None:
-    alone = [agent(JOINT, seed=seed, frames=240) for seed in range(3)]
+    alone = [agent(JOINT, seed=seed, frames=168) for seed in range(3)]
     assert_alike(stack(alone), alone, rtol=2e-3, atol=2e-4)
 
 
@@ -98,7 +98,7 @@ def test_variants_and_learning_rates_of_one_shape_can_share_a_stack() -> None:
     """With norms alone, projected, and on a schedule: one network, three treatments."""
     variants = (LAYER_NORM, replace(JOINT, name="joint"), NAP, NAP_LINEAR)
     rates = (1e-3, 2e-3, 1e-3, 4e-3)
-    alone = [agent(v, frames=240, learning_rate=rate) for v, rate in zip(variants, rates, strict=True)]
+    alone = [agent(v, frames=168, learning_rate=rate) for v, rate in zip(variants, rates, strict=True)]
     assert_alike(stack(alone), alone, rtol=1e-9, atol=1e-11)
 
 
@@ -112,7 +112,7 @@ def test_sequences_of_games_and_evaluations_are_alike() -> None:
 
 @pytest.mark.usefixtures("double")
 def test_it_holds_in_minatar() -> None:
-    alone = [agent(JOINT, games=("minatar/breakout",), seed=seed, stack=1, frames=240) for seed in (0, 1)]
+    alone = [agent(JOINT, games=("minatar/breakout",), seed=seed, stack=1, frames=168) for seed in (0, 1)]
     assert_alike(stack(alone), alone, rtol=1e-9, atol=1e-11)
 
 
@@ -197,13 +197,22 @@ def test_shared_memory_draws_for_each_agent_from_its_own_part() -> None:
     assert shared.agent(0).mass.max().item() == 1.0
 
 
+def two_agents() -> list[RainbowWork]:
+    options: dict[str, Any] = {"games": ("catch", "catch-mirrored"), "intervals": 2, "frames": 320}
+    return [agent(NAP_LINEAR, seed=seed, **options) for seed in (5, 6)]
+
+
+@cache
+def unbroken() -> list[dict[str, Any]]:
+    """The rows of a stack of these agents that nobody stops."""
+    return finished(stack(two_agents()))
+
+
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_stack_goes_on_as_if_nothing_had_happened(at: int) -> None:
     """Within a game and where one ends; an agent of it can go on alone, for its state is an agent's."""
-    options: dict[str, Any] = {"games": ("catch", "catch-mirrored"), "intervals": 2, "frames": 320}
-    alone = [agent(NAP_LINEAR, seed=seed, **options) for seed in (5, 6)]
-    whole, first, rest = (stack(alone) for _ in range(3))
-    rows = finished(whole)
+    alone, rows = two_agents(), unbroken()
+    first, rest = stack(alone), stack(alone)
     again = [row for _ in range(at) for row in first.step() if "kind" not in row]
     saved = on_disk_and_back(first.state_dict())
     rest.load_state_dict(saved)
