@@ -200,6 +200,7 @@ def test_files_that_are_empty_cut_off_or_of_other_sizes_are_refused(tmp_path: Pa
     path.write_bytes(whole)
     content = torch.load(path, weights_only=True)
     content["plans"][""] = content["plans"][""].replace('"out_axis": 0', '"out_axis": 3')
+    del content["sha256"]
     torch.save(content, path)
     with pytest.raises(ValueError, match="does not fit this Sequential"):
         nap.load(path, mlp())
@@ -207,6 +208,62 @@ def test_files_that_are_empty_cut_off_or_of_other_sizes_are_refused(tmp_path: Pa
     path.write_bytes(whole)
     with pytest.raises(ValueError, match=r"does not fit.*size mismatch"):
         nap.load(path, other)
+
+
+def edit_a_gain(content: dict[str, Any]) -> None:
+    content["plans"][""] = content["plans"][""].replace('"gain": 1.0', '"gain": 1.5', 1)
+
+
+def edit_a_weight(content: dict[str, Any]) -> None:
+    content["model"]["0.weight"][0, 0] += 1e-3
+
+
+def edit_a_radius(content: dict[str, Any]) -> None:
+    content["projector"]["state"]["radii"]["0.weight"] *= 2
+
+
+def edit_a_moment(content: dict[str, Any]) -> None:
+    content["optimizers"][0]["state"]["state"][0]["exp_avg"].zero_()
+
+
+def edit_a_step(content: dict[str, Any]) -> None:
+    content["extra"]["step"] = 4
+
+
+EDITS: Any = [edit_a_gain, edit_a_weight, edit_a_radius, edit_a_moment, edit_a_step]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_file_is_refused_unless_its_checksum_is_deleted(edit: Any, tmp_path: Path) -> None:
+    model, path = mlp(), tmp_path / "run.pt"
+    nap.normalize_(model, X)
+    optimizer = torch.optim.Adam(model.parameters())
+    projector = nap.Projector(model).attach(optimizer)
+    train(model, optimizer, 1)
+    nap.save(path, model, projector, optimizer, step=3)
+    content = torch.load(path, weights_only=True)
+    torch.save(content, path)
+    nap.load(path, mlp())  # written again, but with the same content
+    edit(content)
+    torch.save(content, path)
+    with pytest.raises(ValueError, match=r"run.pt is damaged or was edited: its checksum.*'sha256'"):
+        nap.load(path, mlp())
+    del content["sha256"]  # as in files from before there were checksums
+    torch.save(content, path)
+    nap.load(path, mlp())
+
+
+def test_every_kind_of_value_has_a_checksum(tmp_path: Path) -> None:
+    model, path = mlp(), tmp_path / "run.pt"
+    nap.normalize_(model, X)
+    kinds = (torch.bfloat16, torch.complex64, torch.bool, torch.int64, torch.float8_e4m3fn)
+    extra: dict[str, Any] = {str(kind): torch.ones(2, 3).to(kind) for kind in kinds}
+    extra |= {"scalar": torch.tensor(2.0), "empty": torch.zeros(0, 3), "sparse": torch.eye(3).to_sparse()}
+    extra |= {"turned": torch.arange(6).reshape(2, 3).T, "nested": {1: [None, True, 1.5, b"x", (2, "y")]}}
+    nap.save(path, model, **extra)
+    loaded = nap.load(path, mlp()).extra
+    assert torch.equal(loaded["turned"], extra["turned"])
+    assert loaded["nested"] == extra["nested"]
 
 
 def test_a_plan_that_subtracts_what_is_no_bias_is_refused() -> None:

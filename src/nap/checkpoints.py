@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nap.checksum import checksum
 from nap.conversion.normalize import normalize_
 from nap.conversion.placement import Plan
 from nap.norms.gain import GAIN
@@ -24,6 +25,7 @@ from nap.sharded import sharded_parts
 from nap.weights import PLAN_ATTRIBUTE
 
 FORMAT = 1
+_CHECKSUM = "sha256"  # of all other entries; files from before there was one have none
 
 
 def save(
@@ -36,7 +38,8 @@ def save(
     """Write the plan of step 1, the weights, the radii and the optimizer's state into one file.
 
     It is written beside `path` first and then moved there, so a save that is broken off leaves the file of
-    before. `torch.load(path, weights_only=True)` reads it: tensors, numbers, strings, lists and dicts.
+    before. `torch.load(path, weights_only=True)` reads it: tensors, numbers, strings, lists and dicts. A
+    checksum of them is stored, too, and `load` refuses a file that it does not fit.
 
     Args:
         optimizer: one, or a list of them, in the order that `Checkpoint.resume` takes.
@@ -71,6 +74,7 @@ def save(
         "extra": extra,
     }
     _check_plain({**extra, "optimizer": [part["state"]["param_groups"] for part in content["optimizers"]]})
+    content[_CHECKSUM] = checksum(content)
     target = Path(path)
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
@@ -167,6 +171,12 @@ def _read(path: str | os.PathLike[str], map_location: Any) -> dict[str, Any]:
         for name, kinds in _CONTENT.items():
             if name not in content or not isinstance(content[name], kinds):
                 raise ValueError(f"{path} is damaged: {name} is missing or changed; load an older file")
+        saved = content.pop(_CHECKSUM, None)
+        if saved is not None and saved != checksum(content):
+            raise ValueError(
+                f"{path} is damaged or was edited: its checksum is not that of its content; load an older "
+                f"file, or delete its entry {_CHECKSUM!r} if it was edited on purpose"
+            )
         return content
     if isinstance(content, dict) and isinstance(content.get("nap"), int):
         raise ValueError(f"{path} has format {content['nap']} and this nap reads {FORMAT}; update nap")

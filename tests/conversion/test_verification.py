@@ -258,6 +258,11 @@ def test_a_model_that_makes_float32_tensors_is_tried_in_float64():
     assert torch.get_default_dtype() == torch.float32
 
 
+needs_grouped_mm = pytest.mark.skipif(
+    not hasattr(torch, "_grouped_mm"), reason="torch before 2.8 has no torch._grouped_mm"
+)
+
+
 class Grouped(nn.Module):
     """Experts as transformers run them: sorted tokens, one grouped product."""
 
@@ -272,12 +277,14 @@ class Grouped(nn.Module):
         return self.head(torch._grouped_mm(x, self.up, offs=self.ends).relu())
 
 
+@needs_grouped_mm
 def test_experts_with_a_grouped_product_are_tried_in_float64():
     model = Grouped()
     nap.normalize_(model, X)
     assert nap.verify(model, X).scale_invariant == 1
 
 
+@needs_grouped_mm
 @pytest.mark.parametrize(
     ("a", "b"), [((8, 4), (2, 4, 16)), ((2, 5, 4), (4, 8)), ((4, 8), (8, 4))], ids=["rows", "columns", "sums"]
 )

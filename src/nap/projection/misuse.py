@@ -163,7 +163,10 @@ _ADAPTIVE = (torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Adamax, torc
 
 def _through_moments(optimizer: Any, group: Mapping[str, Any]) -> bool:
     """Whether decay is added to the gradient before the moments, as in torch's Adam."""
-    return group.get("decoupled_weight_decay") is False or isinstance(optimizer, _ADAPTIVE)
+    adam = type(optimizer) is torch.optim.Adam and not group.get(
+        "decoupled_weight_decay"
+    )  # no key in torch 2.6
+    return adam or group.get("decoupled_weight_decay") is False or isinstance(optimizer, _ADAPTIVE)
 
 
 def _averages(optimizer: Any) -> None:
