@@ -116,3 +116,28 @@ def test_an_image_that_the_model_learns_is_no_bias(forward, role):
     model = Written(forward, image=image, w=w, **layers)
     nap.normalize_(model, IMAGE)
     assert nap.weight_groups(model)["image"].role is role
+
+
+@pytest.mark.parametrize("start", [torch.ones, torch.zeros, torch.randn])
+def test_a_matrix_that_multiplies_features_is_a_weight_wherever_it_starts(start):
+    model = Written(
+        lambda net, x: net.head((net.body(x)[:, None] * net.w).tanh().mean(1)),
+        body=nn.Linear(6, 4), head=nn.Linear(4, 2), w=nn.Parameter(start(5, 4)),
+    )  # fmt: skip
+    plan = nap.normalize_(model, X)
+    assert plan.weights["w"].role is nap.Role.UNNORMALISED
+    assert "w" in {note.name for note in plan.left_alone}
+    nap.verify(model, X)
+
+
+def test_learned_tokens_are_a_table_and_positions_that_are_added_a_bias():
+    def forward(net, x):
+        h = torch.cat([net.tokens.expand(len(x), -1, -1), net.body(x)], 1) + net.positions
+        return net.head(nn.functional.layer_norm(h, (4,)))
+
+    tables = {"tokens": nn.Parameter(torch.randn(2, 4)), "positions": nn.Parameter(torch.randn(7, 4))}
+    model = Written(forward, body=nn.Linear(6, 4), head=nn.Linear(4, 2), **tables)
+    weights = nap.plan(model, torch.randn(3, 5, 6)).weights
+    assert weights["tokens"].role is nap.Role.EMBEDDING
+    assert weights["positions"].role is nap.Role.BIAS
+    assert weights["positions"].reason == "added, as biases and positions are"

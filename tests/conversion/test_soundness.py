@@ -26,6 +26,7 @@ from zoo import (
     unfamiliar_flows,
     unfamiliar_graphs,
     unfamiliar_libraries,
+    unfamiliar_masked,
     unfamiliar_multiplied,
     unfamiliar_opaque,
     unfamiliar_paired,
@@ -65,6 +66,7 @@ UNFAMILIAR = [
     *unfamiliar_flows.FAMILY,
     *unfamiliar_fields.FAMILY,
     *unfamiliar_libraries.FAMILY,
+    *unfamiliar_masked.FAMILY,
 ]
 PUBLIC = [*huggingface.ENTRIES, *huggingface_more.ENTRIES, *huggingface_senses.ENTRIES]
 ENTRIES = [

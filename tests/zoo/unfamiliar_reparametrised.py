@@ -95,7 +95,7 @@ def decision_transformer():
     )
 
 
-@FAMILY.entry("made")
+@FAMILY.entry("made", refusal="as in MADE")
 def made():
     class ML(nn.Linear):
         mask: torch.Tensor

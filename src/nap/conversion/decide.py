@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from nap.conversion.products import place_product
 from nap.conversion.reach import note_unreached
 from nap.conversion.sums import place_sums
 from nap.tracing.layout import LayoutError
-from nap.tracing.record import Flow
+from nap.tracing.record import Flow, Use
 
 _PLAIN = (nn.Linear, nn.modules.conv._ConvNd)  # their bias may simply become None
 
@@ -61,8 +61,13 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         reason = (
             f"it {next(iter(want.reasons))} with complex numbers, which norms of real features do not take"
         )
-        return decision.refuse(site, reason, "let it return its real and imaginary parts side by side")
-    layout = layout_of(options, use.axis, 0 if parts else use.spatial)
+        return decision.refuse(
+            site,
+            reason,
+            "write it as a module that multiplies with weights of its own and returns real and imaginary "
+            "parts side by side",
+        )
+    layout = layout_of(options, use.axis, 0 if parts else use.space)
     together = [s.head or s.length * periods for s in parts if s.name] or [width]
     if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
         return decision.leave_one_feature(site, next(iter(want.reasons)))
@@ -95,7 +100,7 @@ def _place(decision: Decision, site: str, want: Want, flows: Sequence[Flow]) -> 
         centre=options.norm == "layer" and not only_heads,
         scale=options.affine != "none" and not undone,
         offset=options.affine == "scale_offset" and not want.batch_norm and not only_heads,
-        eps=eps_of(options, fixed=zero or not weights),
+        eps=eps_of(options, fixed=zero or not weights or (use.scaleless and _are_raw(names, use))),
         gain=want.gain,
         before_batch_norm=undone,
         **members,
@@ -115,6 +120,11 @@ def _own_parameters(model: nn.Module, module: nn.Module) -> dict[str, str]:
     """First name in the model → path below the module, for the parameters of the module."""
     first = {id(p): name for name, p in model.named_parameters()}
     return {first[id(p)]: path for path, p in module.named_parameters(remove_duplicate=False)}
+
+
+def _are_raw(names: Mapping[str, str], use: Use) -> bool:
+    """Whether the weights of a layer are read as they are, not through what parametrises them."""
+    return all(_attribute(names[n]) == names[n] for n in use.sources if n in names)
 
 
 def _attribute(path: str) -> str:

@@ -149,6 +149,11 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
         return
     if meeting.features.get(carry) == frozenset():  # none of them: it was beside what is
         return
+    if use.apart:
+        name = carry.site if carry.site and use.output is not None else min(use.sources)
+        reason = f"it enters {meeting.operation}, and {use.apart}; a norm lets each depend on all inputs"
+        decision.refuse(name, reason, "let it end in the output, with no nonlinearity after it")
+        return
     first_bent_by = carry.curve[0] if carry.curve else meeting.operation  # of |x| and x² any x will do
     if {meeting.operation, first_bent_by} <= _OF_POSITIVES:
         reason = (
@@ -272,7 +277,7 @@ def _at_input(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry, us
         if where in decision.placements or decision.excluded(where):  # a norm of a sum is on all that enters
             return
         width = meeting.contracted.get(carry, meeting.shape[axis])
-        layout = layout_of(decision.options, axis, use.spatial)
+        layout = layout_of(decision.options, axis, use.space)
         if width == 1:
             decision.leave_one_feature(where, f"enters {meeting.operation}")
             return

@@ -21,12 +21,13 @@ def complete(
     `flows` are those of the converted model: there, results that are multiplied with each other have no norm.
     """
     normalised = {placement.module for placement in placements}
+    normalised |= {f"{p.module}.{path}".lstrip(".") for p in placements for path in p.weights}
     found = {
         name: Note(name, note.reason.removesuffix(STAYS)) if name in normalised else note
         for name, note in notes.items()
     }
     for name, text in (item for flow in flows for item in flow.multiplied.items()):
-        found.setdefault(name, Note(name, text))
+        found.setdefault(name, Note(name, text.removesuffix(STAYS) if name in normalised else text))
     for name, weight in weights.items():
         if weight.role is Role.UNNORMALISED and not _is_named(name, found):
             found[name] = Note(name, f"it {weight.reason}")

@@ -31,7 +31,10 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
     if use.output.is_complex():
         reason = f"its product {next(iter(want.reasons))} with complex numbers, which norms do not take"
         return decision.refuse(
-            name, reason, "put the product and what makes it real again into a module of its own"
+            name,
+            reason,
+            "put the product and what makes it real again into a module of its own that leaves features on "
+            "their axis",
         )
     width = use.output.shape[use.axis]
     try:
@@ -39,7 +42,7 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
     except LayoutError as fault:
         reason = f"its queries, keys or gates are laid out in a way not known: {fault}"
         return decision.refuse(name, reason, "split it")
-    layout = layout_of(options, use.axis, 0 if parts else use.spatial)
+    layout = layout_of(options, use.axis, 0 if parts else use.space)
     together = [s.head or s.length * periods for s in parts if s.name] or [width]
     if (use.output[0].numel() if layout == "sample" else min(together)) == 1:
         return decision.leave_one_feature(name, next(iter(want.reasons)))
@@ -68,7 +71,7 @@ def place_product(decision: Decision, key: ProductKey, want: Want, flows: Sequen
         and centred
         and not want.batch_norm
         and not _has_offset(model, key, flows, width * math.prod(members.get("members", ()))),
-        eps=eps_of(options, fixed=zero),
+        eps=eps_of(options, fixed=zero or use.scaleless),
         gain=want.gain,
         **members,
         weights=paths,

@@ -85,7 +85,11 @@ def _role(
         factor = name in flow.dotted | flow.compared or _is_table_of_factors(flow, name, parameter)
         if factor and name not in flow.warped:
             return _factor(flow, name)
-        return Weight(name, Role.BIAS, "" if parameter.ndim < 2 else "added or multiplied elementwise")
+        if name in flow.listed:
+            return Weight(
+                name, Role.EMBEDDING, "learned tokens, keys or values, listed with those of the input"
+            )
+        return Weight(name, Role.BIAS, "" if parameter.ndim < 2 else _use_of_matrix(flow, name))
     shape = Weight(
         name,
         Role.JOINT,
@@ -137,9 +141,17 @@ def _role(
 
 
 def _is_table_of_factors(flow: Flow, name: str, parameter: nn.Parameter) -> bool:
-    """Whether a matrix multiplies data entry by entry, and is no gain, which starts the same throughout."""
-    matrix = sum(size > 1 for size in parameter.shape) > 1
-    return name in flow.scaled and matrix and not bool((parameter == parameter.flatten()[0]).all())
+    """Whether a matrix multiplies data entry by entry."""
+    return name in flow.scaled and sum(size > 1 for size in parameter.shape) > 1
+
+
+def _use_of_matrix(flow: Flow, name: str) -> str:
+    """Why a matrix that enters no product is a bias."""
+    if name in flow.bent:
+        return f"enters {flow.bent[name]} itself"
+    if name not in flow.degrees:
+        return "the output does not scale with it"
+    return "multiplied elementwise" if name in flow.scaled else "added, as biases and positions are"
 
 
 def _factor(flow: Flow, name: str) -> Weight:

@@ -58,7 +58,7 @@ def place_sums(decision: Decision, flows: Sequence[Flow]) -> None:
             continue
         assert where is not None
         shape = flow.given[where]
-        layout = layout_of(decision.options, use.axis, use.spatial)
+        layout = layout_of(decision.options, use.axis, use.space)
         place = Place(layout, -1 - use.axis, shape, min(use.sources))
         first = places.setdefault(where, place)
         first.layers[carry.site] = None

@@ -20,6 +20,7 @@ from nap.tracing.curves import (
     remark_choice,
     with_another,
 )
+from nap.tracing.distances import completed
 from nap.tracing.homogeneity import MIXED, NEAR
 from nap.tracing.meetings import masked
 from nap.tracing.noise import multiplied, paired
@@ -34,6 +35,7 @@ _STATISTICS = ("mean", "sum", "amax", "max")
 _CASTS = frozenset("float double half bfloat16 to type type_as clone contiguous detach alias".split())  # noqa: SIM905
 _MASKING = ("where", "masked_fill", "setitem", "index_put", "masked_scatter")
 SHAPED_LIKE = ("type_as", "view_as", "expand_as", "reshape_as", "to")  # the second tensor is only a pattern
+_LISTING = frozenset("cat concat concatenate stack hstack vstack dstack".split())  # noqa: SIM905
 _COMPARISONS = frozenset("eq ne lt le gt ge".split())  # noqa: SIM905
 _PICKS = frozenset("argmax argmin argsort bool nonzero any all and or not".split())  # noqa: SIM905
 _ROUNDINGS = frozenset(  # numbers that jump where what they were made of does not
@@ -71,10 +73,13 @@ def follow_sum(call: Call) -> Outcome:
         operands = [_sampled(call, operands[0]), replace(operands[1], carry=NO_CARRY)]
     remark_choice(call.rec, *(v for v in operands if v.index and not v.carry))
     value = merge(operands[:1] if call.name in SHAPED_LIKE else operands)
+    if call.name in _LISTING and value.data:
+        call.rec.flow.listed |= {n for v in operands if v.raw for n in v.sources} & call.rec.matrices
     if call.name in ("sum", "mean"):
         _note_dot_products(call)
     if call.name in ("add", "sub", "rsub"):
         value = _shifted(call, value)
+        value = completed(call, value, operands)
         value = replace(value, degrees={**value.degrees, **paired(call, value)})
     if call.name == "lerp" and len(operands) == 3:
         start, end, weight = (v.degrees for v in operands)
@@ -225,7 +230,7 @@ def follow_product(call: Call) -> Value:
     if sum(bool(v.carry or v.beside & call.rec.flow.tables) for v in operands) > 1:
         _note_tables(call, value)
     value = with_another(call.rec, value, operands[call.name == "addcmul" :])
-    if sum(v.fourier and bool(v.carry) for v in operands) > 1:
+    if sum(v.fourier and v.data and bool(v.carry) for v in operands) > 1:
         return curved(call, value, call.tensors, name="a product in Fourier space")
     return _by_itself(call, value)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from nap.norms.products import part_of
+from nap.tracing.masked import kept_apart, lacks_taps
 from nap.tracing.record import Use
 from nap.tracing.values import Carry, Value
 
@@ -69,7 +70,35 @@ def parametric_use(
         whole = rec.weights[min(sources)]
         weight = next(f for f, v in zip(factors, values, strict=True) if not v.data and v.sources)
         use.part = part_of(weight, whole)
+    _note_masks(rec, name, args, factors, values, use)
     return use
+
+
+def _note_masks(
+    rec: Recorder,
+    name: str,
+    args: Sequence[Any],
+    factors: Sequence[Tensor],
+    values: Sequence[Value],
+    use: Use,
+) -> None:
+    """What zeros in its one weight keep apart."""
+    where = [i for i, v in enumerate(values) if not v.data and v.sources]
+    if len(where) != 1 or use.single:
+        return
+    weight = factors[where[0]]
+    whole = rec.weights[min(use.sources)] if len(use.sources) == 1 else None
+    if name.startswith("conv"):
+        axis = int("transpose" in name)
+        use.tapped = lacks_taps(weight, whole)
+    elif name in ("linear", "bilinear"):
+        axis = 0
+    elif name == "einsum":
+        axis = _einsum_axes(args[0], where[0], [f.ndim for f in factors])[2]
+    else:
+        axis = -1 if where[0] else -2
+    if weight.ndim == 2 or name.startswith("conv"):
+        use.apart = kept_apart(weight, axis, whole)
 
 
 def _laid_out(
@@ -91,7 +120,7 @@ def _laid_out(
     if name in ("linear", "bilinear"):
         _note_axis(rec, sources, factors[-1], 0)
         return Use(sources, name, single=factors[-1].ndim == 1)
-    where = next(i for i, v in enumerate(values) if not v.data and v.sources)
+    where = _main_weight(name, args, factors, values)
     weight = factors[where]
     members: Sequence[int] = ()
     if name == "einsum":
@@ -116,6 +145,20 @@ def _laid_out(
     )
     same = listed and weight.shape[:stacked] == whole[0].shape[:stacked]
     return Use(sources, name, axis, members=tuple(members) if same else (), single=single)
+
+
+def _main_weight(name: str, args: Sequence[Any], factors: Sequence[Tensor], values: Sequence[Value]) -> int:
+    """Which factor makes the features; of several in an einsum, the one with the last axis of its own."""
+    weights = [i for i, v in enumerate(values) if not v.data and v.sources]
+    if name != "einsum" or not all(values[i].raw for i in weights):
+        return weights[0]
+    inputs, out = _letters(args[0], [f.ndim for f in factors])
+
+    def last(i: int) -> int:
+        others = "".join(letters for j, letters in enumerate(inputs) if j != i)
+        return max((out.index(c) for c in inputs[i] if c in out and c not in others), default=-1)
+
+    return max(weights, key=last)
 
 
 def _is_single(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], weight: Tensor) -> bool:

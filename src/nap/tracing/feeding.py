@@ -16,6 +16,7 @@ from torch import Tensor
 from nap.tracing.call import Call
 from nap.tracing.contraction import contracted_axes, parametric_use
 from nap.tracing.curves import curved, of_shared_weights
+from nap.tracing.homogeneity import NEAR
 from nap.tracing.meetings import meet_curves
 from nap.tracing.record import Use
 from nap.tracing.values import Value
@@ -36,6 +37,7 @@ def layer_use(call: Call, factors: Sequence[Tensor], values: Sequence[Value], ad
     """What the layer that this call is has for weights, and what it adds."""
     use = parametric_use(call.rec, call.name, call.args, call.kwargs, factors, values)
     use.linear = all(v.degrees.get(n) == 1.0 for v in values if not v.data for n in v.sources)
+    use.scaleless = any(v.degrees.get(n, NEAR) == NEAR for v in values if not v.data for n in v.sources)
     use.fused = frozenset(n for v in added if not v.data for n in v.sources)
     use.fed = any(v.data for v in values)
     return use

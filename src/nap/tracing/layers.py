@@ -11,6 +11,7 @@ from nap.tracing import homogeneity
 from nap.tracing.call import Call
 from nap.tracing.contraction import contracted_axes, open_product, split_operands
 from nap.tracing.curves import STAYS, remark, remark_choice, with_another
+from nap.tracing.distances import completed
 from nap.tracing.feeding import fed, layer_use, made_of_weights, meet_squares, with_itself
 from nap.tracing.homogeneity import MIXED
 from nap.tracing.meetings import meet_curves
@@ -43,9 +44,10 @@ def follow_contract(call: Call) -> Value:
         carry = rec.parametric(layer_use(call, factors, values, added), data)
         carry = carry.union(*(v.carry for v in added))
         degrees = without_scales(degrees)
-        return replace(
+        layer = replace(
             out, carry=carry, degrees=degrees, affine=frozenset(), probability=False, beside=NO_NAMES
         )
+        return completed(call, layer, added) if added else layer
     if len(data) == len(factors) == 2 and not any(v.probability for v in data):
         axes = contracted_axes(call.name, call.args, factors)
         opened = replace(out, carry=open_product(rec, values, factors, axes), probability=False)

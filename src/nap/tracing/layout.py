@@ -45,7 +45,7 @@ def keeps_features(product: Tensor, copy: Tensor | None, result: Tensor, axis: i
         return False
     if not product.numel():  # an expert that no token chose
         return product.shape[axis] == result.shape[axis]
-    if copy is not None and result._base is copy:
+    if copy is not None and result._base is copy and result.dtype == copy.dtype:
         return result.shape[axis] == copy.shape[axis] and result.stride(axis) == copy.stride(axis)
     try:
         ends = [reached_features(result.select(axis, i), product, axis) for i in (0, -1)]

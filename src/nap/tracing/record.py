@@ -36,6 +36,7 @@ class Use:
     members: tuple[int, ...] = ()  # of a stack of layers: axes that list them, counted from the end
     output: Tensor | None = None  # what the site returned, if its features are on the same axis
     linear: bool = False  # the result scales with each of these parameters
+    scaleless: bool = False  # the scale of one of these parameters has cancelled before, as W/σ(W)
     fed: bool = False  # a function multiplies something with them that is not made of them
     product: Tensor | None = None  # what the function gave
     copy: Tensor | None = None  # of that: what the model goes on with
@@ -43,11 +44,18 @@ class Use:
     joined: frozenset[tuple[str, int, int]] = (
         frozenset()
     )  # results that entered it linearly, with no norm between
+    apart: str = ""  # why its features must not be normalised together: a mask keeps them apart
+    tapped: bool = False  # a mask takes taps out of its convolution
 
     def names(self, site: str) -> list[str]:
         """What notes call it: its module where that is nothing but the layer, else its weights."""
         weights = sorted(self.sources)
         return [site] if site and weights in ([], [f"{site}.weight"]) else weights
+
+    @property
+    def space(self) -> int:
+        """The space axes that features may be normalised together with."""
+        return 0 if self.tapped else self.spatial
 
     @property
     def made(self) -> Tensor | None:
@@ -111,6 +119,7 @@ class Flow:
         default_factory=set
     )  # matrices that are a query, or that distances are taken to
     dotted: set[str] = field(default_factory=set)  # of these, the ones whose entries are then summed over
+    listed: set[str] = field(default_factory=set)  # matrices that are listed with data: learned tokens
     bent: dict[str, str] = field(default_factory=dict)  # parameter → nonlinearity that it enters itself
     warped: set[str] = field(default_factory=set)  # parameters that enter an activation themselves
     tables: set[str] = field(default_factory=set)  # parameters that rows are looked up in

@@ -68,6 +68,7 @@ class Recorder(TorchFunctionMode):
         self.values: dict[int, Value] = {}
         self.streams = Streams()
         self.lineage = self.flow.lineage
+        self.paths: dict[tuple[str, int, int], frozenset[str]] = {}  # the same, through parts of results, too
         self.alive: list[Tensor] = []  # ids stay unique only while their tensors live
         self.frames: list[Frame] = []
         self.ancestors: dict[int, frozenset[int]] = {}
@@ -160,12 +161,12 @@ class Recorder(TorchFunctionMode):
 
     def _leave(self, frame: Frame, output: Tensor) -> Tensor | None:
         value = self.value(output)
-        sites = {c for c in value.carry if frame.call in self.ancestors[c.call]}
-        sites |= {c for c in value.carry if c.call == frame.call}
+        sites = {c for c in value.carry if frame.call in (c.call, *self.ancestors[c.call])}
         plain = self.nonlinear == frame.nonlinear_before
         if plain and len({c.site for c in sites}) > 1 and sites == value.carry and frame.site:
             kept = all(self.feature_axis(c, output) is not None for c in sites)
-            if kept or any(self.flow.uses[c.key].joined for c in sites):
+            joined = {call for c in sites for _, call, _ in self.flow.uses[c.key].joined}
+            if kept or any(frame.call in (call, *self.ancestors[call]) for call in joined):
                 value = self._unite(frame, output, value, kept)
         mine = [c for c in value.carry if c.call == frame.call]
         if not mine:
@@ -199,8 +200,11 @@ class Recorder(TorchFunctionMode):
             inner[0].axis,
             inner[0].spatial,
             members=inner[0].members,
+            apart=next((u.apart for u in inner if u.apart), ""),
+            tapped=any(u.tapped for u in inner),
         )
         self.lineage[united.key] = frozenset().union(*(self.lineage[c.key] for c in value.carry))
+        self.paths[united.key] = frozenset().union(*(self.paths[c.key] for c in value.carry))
         self.streams.united(united, value.carry, output)
         for c in value.carry:
             self.flow.sinks[c.key].add("sum")
@@ -330,9 +334,9 @@ class Recorder(TorchFunctionMode):
         self.streams.made(carry)
         use.joined = frozenset(c.key for value in operands for c in value.carry)
         whole = {c.key for value in operands for c in value.carry if not c.chunk}
-        before = frozenset().union(*(self.lineage[key] for key in whole))
-        self.lineage[carry.key] = use.sources | before
-        if use.sources & before:
+        self.lineage[carry.key] = use.sources.union(*(self.lineage[key] for key in whole))
+        self.paths[carry.key] = use.sources.union(*(self.paths[key] for key in use.joined))
+        if any(use.sources & self.paths[key] for key in use.joined):
             self.flow.multiplied.update(dict.fromkeys(use.names(frame.site), AGAIN))
         self.made = use
         for value in operands:

@@ -62,6 +62,7 @@ class Value:
     index: bool = False  # not floating point
     beside: frozenset[str] = frozenset()  # parameters that were added to it or listed with it, as they are
     gains: frozenset[str] = frozenset()  # parameters that it was just multiplied by, entry by entry
+    squares: frozenset[str] = frozenset()  # weights whose squares were added to it
     noised: frozenset[str] = frozenset()  # weights that were multiplied by what no weight has made
 
     def relabel(self, **change: object) -> Value:

@@ -1,0 +1,58 @@
+"""Weights that a constant mask keeps zeros in: which inputs reach which features, and which taps there are.
+
+Masked autoregressive networks (MADE) and networks of separate parts are made so. A norm over all features of
+such a layer would let each of them depend on all inputs.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+ONE_AFTER_ANOTHER = "zeros in its weight let its features depend on more and more inputs, as in MADE"
+IN_BLOCKS = "zeros in its weight keep groups of features apart"
+
+
+def kept_apart(weight: Tensor, axis: int, whole: Tensor | None) -> str:
+    """Why the features of a layer must not be normalised together; empty if they may.
+
+    `axis` is that of features; `whole` is the parameter that the weight was made of, if it is one. Zeros at
+    random places, as pruning leaves them, and those that a parameter itself starts with keep nothing apart.
+
+    >>> import torch
+    >>> kept_apart(torch.ones(3, 3).tril(), 0, torch.ones(3, 3))
+    'zeros in its weight let its features depend on more and more inputs, as in MADE'
+    >>> kept_apart(torch.ones(3, 3), 0, torch.ones(3, 3))
+    ''
+    """
+    if weight.is_meta or weight.ndim < 2 or bool((weight != 0).all()):
+        return ""
+    made = _is_made(weight, whole)
+    rows = (weight.detach() != 0).movedim(axis, 0).flatten(1).unique(dim=0)
+    rows = rows[rows.any(1)]
+    if len(rows) < 2:
+        return ""
+    common = rows.float() @ rows.float().T
+    sizes = rows.sum(1).float()
+    smaller = sizes[:, None].minimum(sizes)
+    if bool((common == smaller).all()) and (made or len(rows) > 2):
+        return ONE_AFTER_ANOTHER
+    apart = bool((common.fill_diagonal_(0) == 0).all())
+    return IN_BLOCKS if apart and made else ""
+
+
+def lacks_taps(weight: Tensor, whole: Tensor | None) -> bool:
+    """Whether a mask takes whole taps out of a convolution, as in PixelCNN: it may not look everywhere."""
+    if weight.is_meta or weight.ndim < 3 or bool((weight != 0).all()):
+        return False
+    return _is_made(weight, whole) and not bool((weight != 0).any(0).any(0).all())
+
+
+def _is_made(weight: Tensor, whole: Tensor | None) -> bool:
+    """Whether the zeros are not those of the parameter."""
+    if whole is None:
+        return True
+    if whole.is_meta or weight is whole or weight._base is whole:
+        return False
+    turned = (whole, whole.mT) if whole.ndim > 1 else ()
+    same = next((w for w in turned if w.shape == weight.shape), None)
+    return same is None or bool((same[weight == 0] != 0).all())
