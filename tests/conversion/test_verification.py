@@ -154,13 +154,24 @@ def test_a_norm_over_time_is_found_though_it_does_what_it_says():
 
 
 def test_a_norm_over_features_that_are_kept_apart_is_found():
-    model, x = Autoregressive(), torch.randn(4, 6)
+    def apart() -> nn.Sequential:
+        return nn.Sequential(nn.Conv1d(6, 12, 1, groups=6), nn.ReLU(), nn.Conv1d(12, 6, 1, groups=6))
+
+    model, x = apart(), torch.randn(4, 6, 3)
     nap.normalize_(model, x)
-    with pytest.raises(ValueError, match=r"first_weight: mixes positions \(axis 1\)"):
+    with pytest.raises(ValueError, match=r"0.nap_norm: mixes positions \(axis 1\)"):
         nap.verify(model, x)
-    allowed = Autoregressive()
-    nap.normalize_(allowed, x, allow=["first.weight"])
-    nap.verify(allowed, x)
+    left = apart()
+    nap.normalize_(left, x, exclude=["0"])
+    nap.verify(left, x)
+
+
+def test_masks_that_keep_features_apart_are_refused_before():
+    model, x = Autoregressive(), torch.randn(4, 6)
+    with pytest.raises(ValueError, match=r"first\.weight: it enters relu, .* as in MADE"):
+        nap.normalize_(model, x)
+    nap.normalize_(model, x, allow=["first.weight"])
+    nap.verify(model, x)
 
 
 class Guarded(nn.Module):
