@@ -69,6 +69,13 @@ class CausalInTime(nn.Module):
         return self.last(F.gelu(self.first(F.pad(x, (1, 1, 2, 0)))))
 
 
+@pytest.fixture
+def unread_masks(monkeypatch):
+    """Plans that do not see what masks keep apart, as those made before they did."""
+    monkeypatch.setattr("nap.tracing.contraction.kept_apart", lambda *_: "")
+    monkeypatch.setattr("nap.tracing.contraction.lacks_taps", lambda *_: False)
+
+
 IMAGE = torch.randn(2, 1, 6, 6, generator=torch.Generator().manual_seed(0))
 ROWS = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
 
@@ -76,6 +83,7 @@ ROWS = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
 @pytest.mark.parametrize(
     ("build", "inside"), [(pixel_cnn, ""), (lambda: Summed(pixel_cnn()), "net."), (CausalInTime, "")]
 )
+@pytest.mark.usefixtures("unread_masks")
 def test_a_norm_over_space_breaks_an_order_in_space(build, inside: str):
     model = build()
     nap.normalize_(model, IMAGE)
@@ -86,6 +94,7 @@ def test_a_norm_over_space_breaks_an_order_in_space(build, inside: str):
     assert nap.verify(model, IMAGE).norms > 0
 
 
+@pytest.mark.usefixtures("unread_masks")
 def test_a_flow_keeps_its_masked_network():
     model = Summed(made())
     nap.normalize_(model, ROWS)
@@ -110,6 +119,14 @@ def test_local_networks_have_no_order(model: nn.Module):
     image = torch.randn(2, 1, 8, 8)
     nap.normalize_(model, image)
     assert nap.verify(model, image).norms == 1
+
+
+def test_plans_read_masks():
+    model = pixel_cnn()
+    nap.normalize_(model, IMAGE)
+    assert nap.verify(model, IMAGE).norms == 2
+    with pytest.raises(ValueError, match=r"net\.0: .* as in MADE"):
+        nap.normalize_(Summed(made()), ROWS)
 
 
 def test_pruned_layers_hide_nothing():

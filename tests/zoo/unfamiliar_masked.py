@@ -22,6 +22,8 @@ OUT = (torch.arange(4)[:, None] > DEGREES).float()
 
 
 class Masked(nn.Linear):
+    mask: Tensor
+
     def __init__(self, mask: Tensor):
         super().__init__(mask.shape[1], mask.shape[0])
         self.register_buffer("mask", mask)
@@ -82,11 +84,13 @@ def pruned():
 @FAMILY.entry("identity as a start")
 def identity():
     net = mlp(4, 4, 2)
-    nn.init.eye_(net[0].weight)
+    nn.init.eye_(net.get_parameter("0.weight"))
     return net, X
 
 
 class PixelConvolution(nn.Conv2d):
+    mask: Tensor
+
     def __init__(self, inputs: int, outputs: int, first: bool):
         super().__init__(inputs, outputs, 3, padding=1)
         mask = torch.ones(3, 3)
