@@ -61,7 +61,7 @@ DEMO = adapt(
     Fig5SequentialConfig,
     fig3.DEMO,
     games=("catch", "catch-mirrored"),
-    frames=3_000,
+    frames=2_400,
     intervals=6,
     smoke_frames=0,
 )

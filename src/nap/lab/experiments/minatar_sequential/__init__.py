@@ -10,7 +10,7 @@ from nap.lab.experiments.experiment import Experiment
 from nap.lab.experiments.fig5_sequential import Fig5SequentialConfig
 
 PAPER = adapt(Fig5SequentialConfig, minatar.PAPER, frames=2_000_000, intervals=20)
-SMALL = replace(PAPER, frames=500_000, intervals=10, seeds=5, seeds_per_run=5)
+SMALL = replace(PAPER, frames=400_000, intervals=10)
 DEMO = adapt(
     Fig5SequentialConfig,
     minatar.DEMO,
