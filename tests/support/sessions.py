@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,11 +32,16 @@ manifest.source()
 Training()  # the first optimizer makes torch import its compiler: a second, not in every process
 
 
-def start(target: Callable[..., None], *args: Any) -> tuple[ForkServerProcess, Connection]:
-    """A process that runs `target(*args, events)` on one thread, and the events it sends."""
+def server() -> ForkServerContext:
+    """Starts processes that have torch imported."""
     with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(sys.path)}):
         forkserver.ensure_running()  # Python 3.11 does not give the server our sys.path
-    events, theirs = FORKSERVER.Pipe(duplex=False)
+    return FORKSERVER
+
+
+def start(target: Callable[..., None], *args: Any) -> tuple[ForkServerProcess, Connection]:
+    """A process that runs `target(*args, events)` on one thread, and the events it sends."""
+    events, theirs = server().Pipe(duplex=False)
     process = FORKSERVER.Process(target=_on_one_thread, args=(target, *args, theirs))
     process.start()
     theirs.close()

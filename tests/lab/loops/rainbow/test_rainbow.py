@@ -210,8 +210,8 @@ def test_a_compiled_objective_learns_alike(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", FOUR, ids=lambda v: v.name)
-def test_every_variant_learns_the_small_game(variant: RainbowArm) -> None:
+@pytest.mark.parametrize("variant", [RAINBOW, NAP_LINEAR], ids=lambda v: v.name)
+def test_the_plainest_and_the_fullest_variant_learn_the_small_game(variant: RainbowArm) -> None:
     """Random play scores about −1 and the best there is 10."""
     settings: dict[str, Any] = {
         "num_envs": 16,
