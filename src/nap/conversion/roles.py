@@ -75,8 +75,8 @@ def _role(
             return Weight(name, Role.BIAS, "a norm took its place")
         role = Role.BIAS if is_bare_vector(model, name, parameter) else Role.UNUSED
         return Weight(name, role, "the example forward does not use it")
-    inline = name.rpartition(".")[0] in flow.inline and parameter.ndim == 1
-    if inline and name in flow.scaled and bool((parameter == 1).all()):
+    inline = name.rpartition(".")[0] in flow.inline
+    if inline and name not in flow.dotted and name in flow.scaled and bool((parameter == 1).all()):
         return Weight(name, Role.AFFINE, "scale of a norm that the model came with", part="scale")
     keys = [key for key, use in flow.uses.items() if name in use.sources]
     sites = sorted({site for site, _, _ in keys})

@@ -152,6 +152,8 @@ def _parametric(
     rec: Recorder, module: nn.Module, frame: Frame, operation: str, operands: Sequence[Value]
 ) -> frozenset[Carry]:
     """The weights of a fused module are in use, those whose scale a norm cancels too."""
+    learned = {n for v in operands if v.raw and not v.data for n in v.sources}
+    rec.flow.dotted |= learned & rec.matrices  # queries or states to start from
     weights = (n for n, p in module.named_parameters() if p.ndim > 1 and not n.startswith("bias"))
     rec.frames.append(frame)
     carry = rec.parametric(Use(frozenset(_join(frame.site, n) for n in weights), operation), operands)
