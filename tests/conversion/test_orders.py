@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.prune import random_unstructured
 
 import nap
+from nap.norms.norm import CHILD
 
 
 class MaskedConv(nn.Conv2d):
@@ -71,7 +72,8 @@ class CausalInTime(nn.Module):
 
 @pytest.fixture
 def unread_masks(monkeypatch):
-    """Plans that do not see what masks keep apart, as those made before they did."""
+    """Plans that do not see what masks and causal convolutions keep apart, as those made before they did."""
+    monkeypatch.setattr("nap.conversion.normalize.refuse_causal", lambda *_: None)
     monkeypatch.setattr("nap.tracing.contraction.kept_apart", lambda *_: "")
     monkeypatch.setattr("nap.tracing.contraction.lacks_taps", lambda *_: False)
 
@@ -127,6 +129,17 @@ def test_plans_read_masks():
     assert nap.verify(model, IMAGE).norms == 2
     with pytest.raises(ValueError, match=r"net\.0: .* as in MADE"):
         nap.normalize_(Summed(made()), ROWS)
+
+
+def test_plans_see_causal_convolutions():
+    model = CausalInTime()
+    with pytest.raises(ValueError, match=r"first: .* along axis 2 .* over='position'"):
+        nap.normalize_(model, IMAGE)
+    nap.normalize_(model, IMAGE, allow=["first"])
+    assert CHILD in model.first._modules
+    model = CausalInTime()
+    nap.normalize_(model, IMAGE, over="position")
+    nap.verify(model, IMAGE)
 
 
 def test_pruned_layers_hide_nothing():

@@ -332,3 +332,26 @@ def toeplitz():
     return Written(
         forward, taps=nn.Parameter(torch.randn(5)), into=nn.Linear(4, 6), out=nn.Linear(6, 2)
     ), TOKENS
+
+
+def video() -> Written:
+    def back(net, x):
+        return net.conv(F.pad(x, (1, 1, 1, 1, 2, 0)))
+
+    first, last = (Written(back, conv=nn.Conv3d(*sizes, 3)) for sizes in ((1, 4), (4, 1)))
+    return Written(lambda net, x: net.last(F.silu(net.first(x))), first=first, last=last)
+
+
+FRAMES = torch.randn(2, 1, 5, 4, 4, generator=torch.Generator().manual_seed(10))
+FAMILY.add("video that looks back", lambda: (video(), FRAMES), refusal="over='position'")
+FAMILY.add("video that looks back, per position", lambda: (video(), FRAMES), options={"over": "position"})
+
+
+@FAMILY.entry("learned queries of attention")
+def learned_queries():
+    def forward(net, x):
+        return net.out(net.attention(net.queries.expand(len(x), -1, -1), x, x)[0].flatten(1))
+
+    attention = nn.MultiheadAttention(4, 2, batch_first=True)
+    queries = {"queries": nn.Parameter(torch.randn(1, 2, 4))}
+    return Written(forward, attention=attention, out=nn.Linear(8, 2), **queries), TOKENS

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from nap.conversion.causal import refuse_causal
 from nap.conversion.decide import decide
 from nap.conversion.decision import Decision
 from nap.conversion.gains import place_gains
@@ -153,6 +154,8 @@ def _plan(
     watching = light.watching if light else None
     flows, notes = record_all(twin, examples, told, watching)
     decision = decide(twin, flows, options, untracked)
+    if not again and not light:
+        refuse_causal(decision, twin, examples[0])
     if not again:
         _check_allow(twin, decision)
         _check_told(twin, told, flows)
