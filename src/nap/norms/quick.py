@@ -22,12 +22,13 @@ _is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 
 
 def is_watched() -> bool:
-    """Whether a compiler, a tracer or a mode looks on, and shall see tensors instead of numbers."""
+    """Whether a compiler, a tracer, a mode or a transform of torch.func looks on, and shall see tensors."""
     return (
         is_compiling()  # first, since a compiler cannot follow the others
         or _C._len_torch_function_stack() > 0
         or _C._len_torch_dispatch_stack() > 0
         or _C._get_tracing_state() is not None
+        or _C._functorch.maybe_current_level() is not None  # there even detach() gives no plain tensor
     )
 
 
