@@ -21,10 +21,10 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 import nap
+from forked import server
 from nap import diagnostics, methods
 from nap.lab.experiments import MODULES
 from nap.lab.report import draw
-from sessions import server
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

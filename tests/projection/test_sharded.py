@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from forked import run_ranks
 from nap.projection.project import Projector
 from projection_nets import net, sgd, step, traced, worst
 
@@ -69,4 +70,4 @@ def _after_an_evaluation(fully_shard: Any, mesh: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="its fully_shard needs a GPU")
 def test_sharded_weights_come_out_as_on_one_process(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(_sharded_run, args=(str(tmp_path / "store"),), nprocs=2)
+    run_ranks(_sharded_run, (str(tmp_path / "store"),), 2)

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from forked import run_ranks
+
 SIZE = 2
 
 
@@ -20,7 +22,7 @@ def on_two(do: Callable[[Path], Any], folder: Path) -> list[Any]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(_one, args=(do, folder, port), nprocs=SIZE)
+    run_ranks(_one, (do, folder, port), SIZE)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(SIZE)]
 
 

@@ -1,48 +1,35 @@
 """Processes that carry out a small run and can be killed.
 
-They are forked from a server that has torch imported already, so that each starts in milliseconds, and
-with the commit looked up once: it must not change between two runs to be compared.
+They are forked from a server that has looked up the commit: it must not change between two runs to be
+compared.
 """
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import resource
 import signal
-import sys
 import time
 from collections.abc import Callable
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 
+from forked import server
 from nap.lab.runner import RunFolder, Work, manifest
 from nap.lab.runner.signals import stop_requests
 from small_work import CONFIG, Training, run
 
-FORKSERVER = mp.get_context("forkserver")
-FORKSERVER.set_forkserver_preload([__name__])
 manifest.source()
-Training()  # the first optimizer makes torch import its compiler: a second, not in every process
-
-
-def server() -> ForkServerContext:
-    """Starts processes that have torch imported."""
-    with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(sys.path)}):
-        forkserver.ensure_running()  # Python 3.11 does not give the server our sys.path
-    return FORKSERVER
 
 
 def start(target: Callable[..., None], *args: Any) -> tuple[ForkServerProcess, Connection]:
     """A process that runs `target(*args, events)` on one thread, and the events it sends."""
     events, theirs = server().Pipe(duplex=False)
-    process = FORKSERVER.Process(target=_on_one_thread, args=(target, *args, theirs))
+    process = server().Process(target=_on_one_thread, args=(target, *args, theirs))
     process.start()
     theirs.close()
     return process, events

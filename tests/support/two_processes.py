@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from forked import run_ranks
 from nap.lab.runner.distributed import Parallel, Rank, process_group
 
 CPU = torch.device("cpu")
@@ -20,12 +21,14 @@ SIZE = 2
 def both(do: Callable[..., Any], folder: Path, *args: Any, parallel: Parallel = "ddp") -> list[Any]:
     """What `do(group, *args)` gave on each of two processes; files between them lie in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    torch.multiprocessing.spawn(_one, args=(do, folder, parallel, args), nprocs=SIZE)
+    torch.save(args, folder / "args.pt")  # a file: memory of tensors is shared by too many descriptors
+    run_ranks(_one, (do, folder, parallel), SIZE)
     return [torch.load(folder / f"{rank}.pt") for rank in range(SIZE)]
 
 
-def _one(rank: int, do: Callable[..., Any], folder: Path, parallel: Parallel, args: tuple[Any, ...]) -> None:
+def _one(rank: int, do: Callable[..., Any], folder: Path, parallel: Parallel) -> None:
     torch.set_num_threads(1)
+    args = torch.load(folder / "args.pt", weights_only=False)
     store, code = dist.FileStore(str(folder / "store"), SIZE), 0
     try:
         with process_group(Rank(rank, SIZE, rank), CPU, parallel=parallel, store=store) as group:
