@@ -89,9 +89,12 @@ def _function(module: ModuleType, name: str, file: str, takes: Sequence[str]) ->
         does = f"takes {', '.join(takes)}" if takes else "returns it"
         raise ValueError(f"{name} of {file} is a model, not a factory; write a function that {does}")
     if not callable(found):
-        callables = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
-        what = "no" if found is None else "a value, not a function, called"
-        raise ValueError(f"{file} has {what} {name}{_did_you_mean(get_close_matches(name, callables, n=1))}")
+        there = {key: value for key, value in vars(module).items() if callable(value) and key[0] != "_"}
+        what = "no function" if found is None else "a value, not a function, called"
+        near = get_close_matches(name, there, n=1)
+        own = [key for key, value in there.items() if getattr(value, "__module__", "") == module.__name__]
+        hint = _did_you_mean(near) if near or not own else f"; it has {', '.join(own)}"
+        raise ValueError(f"{file} has {what} {name}{hint}")
     parameters = inspect.signature(found).parameters.values()
     needed = [
         p.name for p in parameters if p.default is p.empty and p.kind not in (VAR_POSITIONAL, VAR_KEYWORD)
