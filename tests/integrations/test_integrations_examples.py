@@ -87,4 +87,5 @@ def test_sb3_ppo_learns(output: Output) -> None:
     text = output("sb3_ppo.py", "--steps", "3072", "--episodes", "5")
     before, after = map(float, re.findall(r"mean return (\S+) before, (\S+) after", text)[0])
     assert after > 1.5 * before
+    assert "loaded with the same weights: True" in text
     assert on_the_radii(text)

@@ -312,6 +312,7 @@ def test_a_model_that_changes_while_it_trains_is_warned_of_once(change: Any, mat
     with pytest.warns(MisuseWarning, match=match + ".*then build the optimizer and nap.Projector") as caught:
         train(model, optimizer, 2 * CHECK_EVERY)
     assert len(caught) == 1
+    assert caught[0].filename == __file__  # the line of optimizer.step
     projector.state_dict()  # silent: it was said
 
 

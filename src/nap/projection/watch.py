@@ -33,14 +33,14 @@ class ModelWatch:
         """Count an update; check after every hundredth."""
         self._left -= 1
         if not self._left:
-            self.check()
+            self.check(stacklevel=6)  # the line that called optimizer.step
 
     def _knows(self, parameter: nn.Parameter) -> bool:
         known = self._known.get(id(parameter))
         return known is not None and known() is parameter
 
-    def check(self) -> None:
-        """Compare the model's parameters with those of the beginning."""
+    def check(self, *, stacklevel: int = 4) -> None:
+        """Compare the model's parameters with those of the beginning; the warning names a caller's line."""
         self._left = CHECK_EVERY
         if self._warned:
             return
@@ -59,5 +59,5 @@ class ModelWatch:
                 "does not train what is new, and what was replaced is trained and never used; make all "
                 "changes first, then build the optimizer and nap.Projector",
                 MisuseWarning,
-                stacklevel=3,
+                stacklevel=stacklevel,
             )
