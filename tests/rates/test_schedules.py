@@ -139,6 +139,9 @@ def test_chained_schedules_multiply(make):
     assert follow(optimizer, both, 55) == [pytest.approx(lr) for lr in expected]
 
 
+@pytest.mark.filterwarnings(
+    "ignore:The epoch parameter in `scheduler.step:UserWarning"
+)  # of torch 2.6 itself
 @each_schedule
 def test_schedules_take_turns_in_sequential_lr(make):
     optimizer, alone = adam(1e-3), adam(1e-3)
