@@ -174,14 +174,30 @@ AXES = {  # layer, input shape, out_axis, stacked
     "matmul experts": (Product((3, 8, 6), lambda x, w: (x.transpose(0, 1) @ w).transpose(0, 1)), X, 2, 1),
     "bmm experts": (Product((3, 8, 6), lambda x, w: torch.bmm(x.transpose(0, 1), w)), X, 2, 1),
     "bmm experts, rows first": (Product((3, 6, 8), lambda x, w: torch.bmm(x.transpose(0, 1), w.mT)), X, 1, 1),
+    "W with an axis in front": (Product((8, 6), lambda x, w: (x[:, None] @ w[None])[:, 0]), (4, 8), 1, 0),
+    "W for each sample": (
+        Product((8, 6), lambda x, w: torch.bmm(x[:, None], w.expand(len(x), 8, 6))[:, 0]),
+        (4, 8),
+        1,
+        0,
+    ),
+    "W.T with an axis in front": (Product((6, 8), lambda x, w: x @ w.T[None]), (2, 4, 8), 0, 0),
+    "a row for each feature": (
+        Product((8, 6), lambda x, w: (x[..., None, None] @ w[:, None]).squeeze(-2)),
+        (4, 8),
+        1,
+        0,
+    ),
     "indexed experts": (Chosen(), X, None, 1),
 }
 
 
 @pytest.mark.parametrize(("layer", "shape", "out_axis", "stacked"), AXES.values(), ids=AXES.keys())
 def test_output_and_stacked_axes(layer, shape, out_axis, stacked):
-    row = roles(nn.Sequential(layer, nn.ReLU()), torch.randn(shape))["0.weight"]
+    model = nn.Sequential(layer, nn.ReLU())
+    row = roles(model, torch.randn(shape))["0.weight"]
     assert row.role == Role.SCALE_INVARIANT
+    nap.Projector(model)
     assert row.stacked == stacked
     assert out_axis is None or row.out_axis == out_axis
 

@@ -170,9 +170,9 @@ def _is_single(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], weight
 
 
 def _note_axis(rec: Recorder, sources: frozenset[str], weight: Tensor, axis: int) -> None:
-    """The output axis of each parameter, counting the axes that an index has taken away."""
+    """The output axis of each parameter, counting the axes that were taken away by an index, or added."""
     for name in sources:
-        rec.flow.out_axis[name] = axis + max(0, rec.ndims[name] - weight.ndim)
+        rec.flow.out_axis[name] = max(0, axis + rec.ndims[name] - weight.ndim)
 
 
 def _transposed(weight: Tensor) -> bool:
