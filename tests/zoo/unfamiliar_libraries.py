@@ -47,3 +47,25 @@ def wired_cell():
 
     mask = nn.Parameter((torch.rand(4, 10) > 0.3).float(), requires_grad=False)
     return Written(forward, a=nn.Linear(10, 4), b=nn.Linear(10, 4), time=nn.Linear(10, 4), mask=mask), ROWS
+
+
+class Interaction(nn.Module):
+    """Two tables that are multiplied, in a module of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Embedding(5, 4), nn.Embedding(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x[:, :1]) * self.b(x[:, 1:])
+
+
+@FAMILY.entry("interactions of fields, each a module")
+def interactions():
+    def forward(net, x):
+        return net.head(net.layer(torch.cat([part(x) for part in net.parts], -1).flatten(1)).relu())
+
+    parts = nn.ModuleList(Interaction() for _ in range(2))
+    return Written(forward, parts=parts, layer=nn.Linear(8, 8), head=nn.Linear(8, 2)), torch.randint(
+        5, (4, 2)
+    )

@@ -193,7 +193,8 @@ class Recorder(TorchFunctionMode):
         """A module that is linear in its producers (noisy layers, LoRA) counts as one producer."""
         inner = [self.flow.uses[c.key] for c in sorted(value.carry, key=lambda c: c.key)]
         self.operations += 1
-        united = Carry(frame.site, frame.call, self.operations, moved=None if kept else "")
+        times = any(c.times for c in value.carry)
+        united = Carry(frame.site, frame.call, self.operations, moved=None if kept else "", times=times)
         self.flow.uses[united.key] = Use(
             frozenset().union(*(u.sources for u in inner)),
             "sum",
