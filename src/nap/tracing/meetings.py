@@ -131,7 +131,8 @@ def meet(
         if not softmax and (carry.call in calls or rec.flow.uses[carry.key].output is None):
             meeting.axes[carry] = rec.feature_axis(carry, tensor)
         try:
-            _locate(rec, meeting, carry, tensor, temperature)
+            with torch.enable_grad():  # the forward of a torch.autograd.Function runs without
+                _locate(rec, meeting, carry, tensor, temperature)
         except LayoutError as fault:
             meeting.faults[carry] = str(fault)
     rec.sink(value.carry, "nonlinearity")
@@ -175,7 +176,12 @@ def _reached(tensors: Sequence[Tensor], output: Tensor, axis: int) -> frozenset[
 
 
 def _temperature(product: Tensor, logits: Tensor) -> float:
-    """The factor that the logits have on top of the bare q·k product, from one gradient."""
+    """The factor that the logits have on top of the bare q·k product, from one gradient.
+
+    1 where none comes back, as from the forward of a torch.autograd.Function.
+    """
+    if not (product.requires_grad and logits.requires_grad):
+        return 1.0
     gradient = pulled_back(logits, product, torch.ones_like(logits))
     touched = product.new_empty(0) if gradient is None else gradient[gradient != 0].abs()
     return float(touched.median()) if len(touched) else 1.0
