@@ -49,6 +49,18 @@ def wired_cell():
     return Written(forward, a=nn.Linear(10, 4), b=nn.Linear(10, 4), time=nn.Linear(10, 4), mask=mask), ROWS
 
 
+@FAMILY.entry("a part of what a layer makes enters it again")
+def again():
+    def forward(net, x):
+        for _ in range(2):
+            value, gate = net.both(x).chunk(2, -1)
+            x = x + net.out(value * gate.sigmoid())
+        return net.head(net.last(x).relu())
+
+    both, out = nn.Linear(6, 12, bias=False), nn.Linear(6, 6, bias=False)
+    return Written(forward, both=both, out=out, last=nn.Linear(6, 6), head=nn.Linear(6, 2)), ROWS
+
+
 class Interaction(nn.Module):
     """Two tables that are multiplied, in a module of their own."""
 
