@@ -85,6 +85,32 @@ def shared_table(*activations: nn.Module) -> Written:
     )
 
 
+class Threshold(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = (x - x.max(-1, keepdim=True).values + 1).clamp(min=0)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return gradients[0] * (y > 0)
+
+
+class Selector(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Threshold.apply(x)
+
+
+def own_gradient() -> nn.Module:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        value, mask = net.both(x).chunk(2, -1)
+        return net.head(value * net.selector(mask))
+
+    return Written(forward, both=nn.Linear(6, 16), selector=Selector(), head=nn.Linear(8, 2))
+
+
 def derivative() -> Written:
     def forward(net: Any, x: Tensor) -> Tensor:
         return torch.vmap(torch.func.grad(lambda z: net.energy(z).sum()))(x)
@@ -98,6 +124,7 @@ WAYS: list[tuple[Callable[[], nn.Module], Tensor, str, dict[str, Any]]] = [
     (hidden_and_output, X, "also returned as an output", {"allow": ["a"]}),
     (over_positions, STREAM, "over positions, not over features", {"allow": ["q", "k"]}),
     (over_positions, STREAM, "over positions, not over features", {"qk_norm": False}),
+    (own_gradient, X, "activations=['selector']", {"activations": ["selector"]}),
     (rare, X, "erfcx, which is not known", {"activations": ["erfcx"]}),
     (rare, X, "erfcx, which is not known", {"allow": ["erfcx"]}),
     (logarithm, X, "does not accept negative numbers", {"allow": ["a.weight"]}),

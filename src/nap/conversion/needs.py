@@ -144,7 +144,7 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
         decision.refuse(
             carry.site or min(use.sources),
             f"which of its features reach {meeting.operation} is unclear: {meeting.faults[carry]}",
-            "normalise it by hand",
+            _by_hand(decision, meeting),
         )
         return
     if meeting.features.get(carry) == frozenset():  # none of them: it was beside what is
@@ -204,6 +204,14 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
         assert use.output is not None
         want.whole |= features is None or len(features) == use.output.shape[use.axis]
         want.part |= features or set()
+
+
+def _by_hand(decision: Decision, meeting: Meeting) -> str:
+    """The way out where features cannot be told: a module without weights may be called an activation."""
+    where = meeting.modules[-1] if meeting.modules else ""
+    if not where or next(decision.model.get_submodule(where).parameters(), None) is not None:
+        return "normalise it by hand"
+    return f"normalise it by hand, or say what {where} is with activations=[{where!r}]"
 
 
 def _can_be_product(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> bool:

@@ -204,13 +204,12 @@ class Recorder(TorchFunctionMode):
             apart=next((u.apart for u in inner if u.apart), ""),
             tapped=any(u.tapped for u in inner),
         )
-        self.lineage[united.key] = frozenset().union(*(self.lineage[c.key] for c in value.carry))
-        self.paths[united.key] = frozenset().union(*(self.paths[c.key] for c in value.carry))
+        for known in (self.lineage, self.paths):
+            known[united.key] = frozenset().union(*(known[c.key] for c in value.carry))
         self.streams.united(united, value.carry, output)
         for c in value.carry:
             self.flow.sinks[c.key].add("sum")
-        value = replace(value, carry=frozenset([united]))
-        self.put(output, value)
+        self.put(output, value := replace(value, carry=frozenset([united])))
         return value
 
     # -- the core: values flow -----------------------------------------------------------------
