@@ -333,6 +333,13 @@ def move(model: nn.Sequential) -> None:
     model.double().float()
 
 
+def swap(model: nn.Sequential) -> None:
+    """The way of torch.__future__.set_swap_module_params_on_conversion, and of torchao."""
+    for parameter in model.parameters():
+        parameter.grad = None
+        torch.utils.swap_tensors(parameter, nn.Parameter(parameter.detach().clone()))
+
+
 def load(model: nn.Sequential) -> None:
     model.load_state_dict(converted().state_dict())
 
@@ -346,7 +353,7 @@ def add_a_frozen_copy(model: nn.Sequential) -> None:
     model.forward = lambda x: model[2](model[1](model[0](x)))  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("change", [rename, move, load, freeze, add_a_frozen_copy])
+@pytest.mark.parametrize("change", [rename, move, swap, load, freeze, add_a_frozen_copy])
 def test_changes_that_keep_the_trained_tensors_are_silent(change: Any) -> None:
     model = converted()
     projector, optimizer = with_projector(model)

@@ -6,7 +6,6 @@ Then the optimizer trains tensors that nothing uses, and no error says so.
 from __future__ import annotations
 
 import warnings
-import weakref
 from typing import Any
 
 from torch import nn
@@ -25,7 +24,9 @@ class ModelWatch:
     def __init__(self, model: nn.Module, optimizer: Any):
         self._model, self._optimizer = model, optimizer
         held = held_by(optimizer)
-        self._known = {id(p): weakref.ref(p) for p in model.parameters()}
+        # ids, since torch.utils.swap_tensors refuses tensors with weak references; the id of one that is gone
+        # may come again, and then the new one goes unnoticed
+        self._known = {id(p) for p in model.parameters()}
         self._names = {id(p): name for name, p in model.named_parameters() if id(p) in held}
         self._left, self._warned = CHECK_EVERY, False
 
@@ -34,10 +35,6 @@ class ModelWatch:
         self._left -= 1
         if not self._left:
             self.check(stacklevel=6)  # the line that called optimizer.step
-
-    def _knows(self, parameter: nn.Parameter) -> bool:
-        known = self._known.get(id(parameter))
-        return known is not None and known() is parameter
 
     def check(self, *, stacklevel: int = 4) -> None:
         """Compare the model's parameters with those of the beginning; the warning names a caller's line."""
@@ -49,7 +46,7 @@ class ModelWatch:
         ids = {id(p) for p in now.values()}
         held = held_by(self._optimizer)
         gone = [f"{name} (replaced)" for key, name in self._names.items() if key in held and key not in ids]
-        new = [f"{n} (new)" for n, p in now.items() if p.grad is not None and not self._knows(p)]
+        new = [f"{n} (new)" for n, p in now.items() if p.grad is not None and id(p) not in self._known]
         if gone or new:
             self._warned = True
             kind = type(self._optimizer).__name__
