@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nap.tracing.masked import IN_BLOCKS, ONE_AFTER_ANOTHER, kept_apart, lacks_taps
+from nap.tracing.masked import IN_BLOCKS, ONE_AFTER_ANOTHER, POSITIONS, kept_apart, lacks_taps
 
 WHOLE = torch.ones(6, 6)
 STAIRS = torch.ones(6, 6).tril()
@@ -33,6 +33,12 @@ def test_masks(mask: Tensor, why: str) -> None:
     assert kept_apart((weight * mask).T, 1, weight) == why
 
 
+def test_masks_of_what_mixes_positions_keep_them_apart():
+    weight = torch.randn(3, 3)
+    assert kept_apart(weight * CROSSED, 0, weight, mixes=True) == POSITIONS
+    assert kept_apart(weight, 0, weight, mixes=True) == ""
+
+
 def test_zeros_that_a_parameter_starts_with_are_no_mask_unless_they_are_stairs():
     for start, why in ((torch.eye(6), ""), (BLOCKS, ""), (STAIRS, ONE_AFTER_ANOTHER)):
         weight = torch.randn(6, 6) * start
@@ -40,6 +46,12 @@ def test_zeros_that_a_parameter_starts_with_are_no_mask_unless_they_are_stairs()
         assert kept_apart(2 * weight, 0, weight) == why
     two = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
     assert kept_apart(two, 0, two) == ""
+
+
+def test_weights_that_are_clamped_are_not_masked():
+    weight = torch.tensor([[1.0, -1.0], [2.0, 1.0], [1.0, -2.0]])
+    assert kept_apart(weight * (weight > -0.5), 0, weight + 3) == ONE_AFTER_ANOTHER
+    assert kept_apart(weight.clamp(min=0), 0, weight) == ""
 
 
 def test_a_triangle_of_one_vector_is_made_of_it():

@@ -70,6 +70,23 @@ FAMILY.add("mixing of the past by a triangle", lambda: (_mixing(), TOKENS), refu
 FAMILY.add("mixing of the past, accepted", lambda: (_mixing(), TOKENS), options={"allow": ("mix",)}, causal=1)
 
 
+@FAMILY.entry("mixing of neighbours by a band", refusal="keep positions that it mixes apart")
+def band():
+    near = (torch.arange(5)[:, None] - torch.arange(5)).abs() <= 1
+    parts = {"mix": nn.Parameter(torch.randn(5, 5)), "out": nn.Linear(4, 2)}
+    return Written(lambda net, x: net.out(((net.mix * near) @ x).relu()), **parts), TOKENS
+
+
+@FAMILY.entry("factorization machine with a module for its factors")
+def machine():
+    def forward(net, x):
+        pairs = net.embed(x) ** 2 - (x**2) @ net.embed.factors**2
+        return net.out(net.hidden(pairs).relu())
+
+    embed = Written(lambda net, x: x @ net.factors, factors=nn.Parameter(torch.randn(4, 3)))
+    return Written(forward, embed=embed, hidden=nn.Linear(3, 5), out=nn.Linear(5, 1)), X
+
+
 @FAMILY.entry("separate parts by a mask", refusal="keep groups of features apart")
 def separate():
     mask = torch.block_diag(torch.ones(4, 2), torch.ones(4, 2))

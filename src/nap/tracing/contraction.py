@@ -98,7 +98,8 @@ def _note_masks(
     else:
         axis = -1 if where[0] else -2
     if weight.ndim == 2 or name.startswith("conv"):
-        use.apart = kept_apart(weight, axis, whole)
+        mixes = use.axis < -1 and not name.startswith("conv")
+        use.apart = kept_apart(weight, axis, whole, mixes=mixes)
 
 
 def _laid_out(

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from nap.tracing.call import Call
 from nap.tracing.contraction import contracted_axes, parametric_use
-from nap.tracing.curves import curved, of_shared_weights
-from nap.tracing.homogeneity import NEAR
+from nap.tracing.curves import STAYS, curved, of_shared_weights
+from nap.tracing.homogeneity import MIXED, NEAR
 from nap.tracing.meetings import meet_curves
 from nap.tracing.record import Use
 from nap.tracing.values import Value
@@ -38,6 +38,11 @@ def layer_use(call: Call, factors: Sequence[Tensor], values: Sequence[Value], ad
     use = parametric_use(call.rec, call.name, call.args, call.kwargs, factors, values)
     use.linear = all(v.degrees.get(n) == 1.0 for v in values if not v.data for n in v.sources)
     use.scaleless = any(v.degrees.get(n, NEAR) == NEAR for v in values if not v.data for n in v.sources)
+    for name, degree in ((n, d) for v in values if not v.data for n, d in v.degrees.items()):
+        if name in use.sources and degree not in (1.0, NEAR, MIXED):
+            call.rec.flow.multiplied.setdefault(
+                name, f"its power {degree:g} is multiplied with results{STAYS}"
+            )
     use.fused = frozenset(n for v in added if not v.data for n in v.sources)
     use.fed = any(v.data for v in values)
     return use

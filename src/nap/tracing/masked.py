@@ -9,14 +9,16 @@ from __future__ import annotations
 from torch import Tensor
 
 ONE_AFTER_ANOTHER = "zeros in its weight let its features depend on more and more inputs, as in MADE"
+POSITIONS = "zeros in its weight keep positions that it mixes apart"
 IN_BLOCKS = "zeros in its weight keep groups of features apart"
 
 
-def kept_apart(weight: Tensor, axis: int, whole: Tensor | None) -> str:
+def kept_apart(weight: Tensor, axis: int, whole: Tensor | None, *, mixes: bool = False) -> str:
     """Why the features of a layer must not be normalised together; empty if they may.
 
     `axis` is that of features; `whole` is the parameter that the weight was made of, if it is one. Zeros at
-    random places, as pruning leaves them, and those that a parameter itself starts with keep nothing apart.
+    random places, as pruning leaves them, and those that a parameter itself starts with keep nothing apart,
+    except where the weight `mixes` positions, such as the nodes of a graph.
 
     >>> import torch
     >>> kept_apart(torch.ones(3, 3).tril(), 0, torch.ones(3, 3))
@@ -36,6 +38,8 @@ def kept_apart(weight: Tensor, axis: int, whole: Tensor | None) -> str:
     smaller = sizes[:, None].minimum(sizes)
     if bool((common == smaller).all()) and (made or len(rows) > 2):
         return ONE_AFTER_ANOTHER
+    if mixes and made:
+        return POSITIONS
     apart = bool((common.fill_diagonal_(0) == 0).all())
     return IN_BLOCKS if apart and made else ""
 
@@ -55,4 +59,8 @@ def _is_made(weight: Tensor, whole: Tensor | None) -> bool:
         return False
     turned = (whole, whole.mT) if whole.ndim > 1 else ()
     same = next((w for w in turned if w.shape == weight.shape), None)
-    return same is None or bool((same[weight == 0] != 0).all())
+    if same is None:
+        return True
+    zero = weight == 0
+    clamped = bool(((same <= 0) == zero).all())  # to positive numbers, not masked
+    return not clamped and bool((same[zero] != 0).all())
