@@ -74,7 +74,7 @@ class CausalInTime(nn.Module):
 def unread_masks(monkeypatch):
     """Plans that do not see what masks and causal convolutions keep apart, as those made before they did."""
     monkeypatch.setattr("nap.conversion.normalize.refuse_causal", lambda *_: None)
-    monkeypatch.setattr("nap.tracing.contraction.kept_apart", lambda *_: "")
+    monkeypatch.setattr("nap.tracing.contraction.kept_apart", lambda *_, **__: "")
     monkeypatch.setattr("nap.tracing.contraction.lacks_taps", lambda *_: False)
 
 
