@@ -85,6 +85,18 @@ def shared_table(*activations: nn.Module) -> Written:
     )
 
 
+def straddling() -> nn.Module:
+    """Queries have two heads; keys are seen again with their features rolled from one head to the other."""
+
+    def forward(net: Any, s: Tensor) -> Tensor:
+        q, k, v = net.qkv(s).chunk(3, -1)
+        seen = torch.cat([k, k.roll(2, -1)], 1)
+        logits = torch.einsum("bthd,bshd->bhts", q.unflatten(-1, (2, 4)), seen.unflatten(-1, (2, 4)))
+        return net.head(logits.softmax(-1).mean(1) @ torch.cat([v, v], 1))
+
+    return Written(forward, qkv=nn.Linear(8, 24), head=nn.Linear(8, 2))
+
+
 class Threshold(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -124,6 +136,7 @@ WAYS: list[tuple[Callable[[], nn.Module], Tensor, str, dict[str, Any]]] = [
     (hidden_and_output, X, "also returned as an output", {"allow": ["a"]}),
     (over_positions, STREAM, "over positions, not over features", {"allow": ["q", "k"]}),
     (over_positions, STREAM, "over positions, not over features", {"qk_norm": False}),
+    (straddling, STREAM, "qkv: which of its features reach softmax is unclear", {"allow": ["qkv"]}),
     (own_gradient, X, "activations=['selector']", {"activations": ["selector"]}),
     (rare, X, "erfcx, which is not known", {"activations": ["erfcx"]}),
     (rare, X, "erfcx, which is not known", {"allow": ["erfcx"]}),

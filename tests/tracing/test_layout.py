@@ -142,3 +142,18 @@ def test_numbers_beside_features_do_not_scale_with_the_weight(name: str):
     model = Written(lambda net, x: net.norm(FILLED[name](net.layer(x))), **parts)
     nap.normalize_(model, SERIES)
     assert nap.weight_groups(model)["layer.weight"].role is nap.Role.JOINT
+
+
+def test_heads_are_told_from_vectors_that_are_seen_more_than_once():
+    """Keys of 8 features, the second time rotated: labels alone take each feature for a head."""
+
+    def forward(net: Any, x: Tensor) -> Tensor:
+        q, k = net.qk(x).chunk(2, -1)
+        a, b = k.chunk(2, -1)
+        angle = torch.arange(1.0, 5.0)
+        turned = torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+        return net.head((q @ torch.cat([k, turned], 1).mT).softmax(-1))
+
+    model = Written(forward, qk=nn.Linear(8, 16), head=nn.Linear(10, 2))
+    (placement,) = nap.normalize_(model, SERIES).placements
+    assert [(part.name, part.head) for part in placement.sections] == [("q", 8), ("k", 8)]

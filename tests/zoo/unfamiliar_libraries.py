@@ -72,6 +72,20 @@ class Interaction(nn.Module):
         return self.a(x[:, :1]) * self.b(x[:, 1:])
 
 
+@FAMILY.entry("keys that two windows see, rotated by their place in each")
+def windows():
+    def forward(net, x):
+        q, k, v = net.qkv(x).chunk(3, -1)
+        seen = torch.stack([k, F.pad(k, (0, 0, 1, -1))], 1)  # batch, window, time, features
+        a, b = seen.chunk(2, -1)
+        angle = torch.tensor([0.3, 1.1])[:, None, None] * torch.arange(1.0, 5.0)
+        turned = torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+        logits = torch.einsum("btd,bwsd->btws", q, turned).flatten(2)
+        return net.head(logits.softmax(-1) @ torch.stack([v, v], 1).flatten(1, 2))
+
+    return Written(forward, qkv=nn.Linear(8, 24), head=nn.Linear(8, 2)), SERIES
+
+
 class Sparse(torch.autograd.Function):
     """A softmax that writes its own gradient, as DeBERTa does for masks."""
 

@@ -92,10 +92,23 @@ def _subclass(decision: Decision, site: str, *plain: type[nn.Module]) -> bool:
 def _meeting(decision: Decision, flow: Flow, meeting: Meeting) -> None:
     attention = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
     for carry in asked(decision, flow, meeting):
-        if _accepted_product(decision, flow, carry):
+        if _accepted_product(decision, flow, carry) or (attention and _accepted(decision, meeting, carry)):
             continue
         if attention or carry.site not in decision.summed:
             _want(decision, flow, meeting, carry)
+
+
+def _accepted(decision: Decision, meeting: Meeting, carry: Carry) -> bool:
+    """Whether the caller accepts a layer by name: then neither its queries nor its keys get a norm."""
+    if carry.site not in decision.options.allow:
+        return False
+    decision.accepted.add(carry.site)
+    fault = meeting.faults.get(carry)
+    why = f"which of its features reach {meeting.operation} is unclear: {fault}" if fault else ""
+    decision.note(
+        [carry.site], f"accepted by the caller: {why or f'it enters {meeting.operation}'}", first=not fault
+    )
+    return True
 
 
 def _accepted_product(decision: Decision, flow: Flow, carry: Carry) -> bool:
@@ -209,7 +222,8 @@ def _want(decision: Decision, flow: Flow, meeting: Meeting, carry: Carry) -> Non
 def _by_hand(decision: Decision, meeting: Meeting) -> str:
     """The way out where features cannot be told: a module without weights may be called an activation."""
     where = meeting.modules[-1] if meeting.modules else ""
-    if not where or next(decision.model.get_submodule(where).parameters(), None) is not None:
+    attention = meeting.kind in (Kind.SOFTMAX, Kind.ATTENTION)
+    if attention or not where or next(decision.model.get_submodule(where).parameters(), None) is not None:
         return "normalise it by hand"
     return f"normalise it by hand, or say what {where} is with activations=[{where!r}]"
 

@@ -72,13 +72,34 @@ def head_groups(operand: Tensor, contracted: int, output: Tensor, axis: int) -> 
         labels = _noise(rows[..., 0], seed).unsqueeze(-1) * noise
         marks.append(_features_last(_gradient(rows, output, labels), axis) / plain)
     groups = _alike(plain != 0, torch.stack(marks, -1))
+    positions, reached, gain = _one_row(rows, output, axis)
+    if positions == 1 and any(len(group) < reached for group in groups):
+        groups = _groups_of_rows(rows, output, axis)
     sizes = {len(group) for group in groups}
     if len(sizes) != 1:
         raise LayoutError(f"heads of {sorted(sizes)} features")
-    positions, gain = _one_row(rows, output, axis)
     if max(sizes) < rows.shape[-1] and positions > 1:
         raise LayoutError("the product runs over positions, not over features")
     return Heads(groups, gain)
+
+
+def _groups_of_rows(rows: Tensor, output: Tensor, axis: int) -> tuple[frozenset[int], ...]:
+    """The features that single rows depend on, where a vector is in several rows and moved in each.
+
+    A local attention that rotates keys by their place in a window sees a key from two windows: its labels
+    are mixed differently in each feature, so they tell no heads apart.
+    """
+    middle = [size // 2 for size in rows.shape[:-1]]
+    found = set()
+    for place, size in enumerate(rows.shape[:-1]):
+        for i in range(min(size, _MOST_POSITIONS)):
+            row = rows[(*middle[:place], i, *middle[place + 1 :])]
+            gradient = _features_last(_gradient(row, output, _noise(row)), axis)
+            if features := (gradient != 0).any(0).nonzero().flatten().tolist():
+                found.add(frozenset(features))
+    if sum(map(len, found)) != len(frozenset().union(*found)):
+        raise LayoutError("heads that overlap")
+    return tuple(sorted(found, key=min))
 
 
 def _alike(reached: Tensor, marks: Tensor) -> tuple[frozenset[int], ...]:
@@ -107,15 +128,16 @@ def _alike(reached: Tensor, marks: Tensor) -> tuple[frozenset[int], ...]:
     return tuple(frozenset((everything & (head == h)).nonzero().flatten().tolist()) for h in found)
 
 
-def _one_row(rows: Tensor, output: Tensor, axis: int) -> tuple[int, float]:
-    """On how many positions of `output` one row depends, and by which factor."""
+def _one_row(rows: Tensor, output: Tensor, axis: int) -> tuple[int, int, float]:
+    """On how many positions of `output` one row depends, on how many features, and by which factor."""
     for share in (2, 3, 1):  # the rim may be padding, which depends on nothing
         row = rows[tuple(max(0, size // share - 1) for size in rows.shape[:-1])]
         weights = _noise(row)
         gradient = _features_last(_gradient(row, output, weights), axis)
         if count := int((gradient != 0).any(-1).sum()):
-            return count, float(gradient.norm() / weights.norm())
-    return 0, 1.0
+            features = int((gradient != 0).any(0).sum())
+            return count, features, float(gradient.norm() / weights.norm())
+    return 0, 0, 1.0
 
 
 def sections(width: int, labels: Sequence[tuple[str, int] | None]) -> tuple[int, tuple[Section, ...]]:
