@@ -1,7 +1,7 @@
-"""Which entries of which parameters belong to each hidden unit, found by running the model once.
+"""The parameter entries of each hidden unit, found by running the model once.
 
-`find_wiring` records one forward (`tape`), asks which unit each entry of a tensor depends on (`sparsity`),
-and assembles the answer (`assembly`) into a `Wiring`: a value to print, test and act on.
+`find_wiring` records one forward pass (`tape`), finds the unit that each tensor entry depends on (`sparsity`)
+and builds a `Wiring` (`assembly`).
 """
 
 from nap.methods.wiring.assembly import find_wiring

@@ -1,4 +1,4 @@
-"""From the tape of one forward to the wiring: who reads whom, and with which entries."""
+"""Build the wiring from a recorded forward pass: which layer reads which, and with which entries."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from nap.methods.wiring.units import Units, Wiring
 
 @dataclass(eq=False)
 class HiddenLayer:
-    """A hidden layer under construction: its producers, its activation and the entries found so far.
+    """A hidden layer while its entries are collected.
 
-    It may have several producers: two layers whose sum, unit by unit, is all that one activation reads
-    (the mean and the noise part of a noisy layer).
+    It has several producers if its activation reads their sum, as the mean and the noise of a noisy layer.
     """
 
     producers: list[Call]

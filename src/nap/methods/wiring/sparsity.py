@@ -1,8 +1,8 @@
-"""Which unit each entry of a tensor depends on, read off the Jacobian's sparsity.
+"""The unit that each entry of a tensor depends on, from the sparsity of the Jacobian J.
 
-J·t, the Jacobian times a tangent, costs two backward passes. A tangent that gives unit u the number
-code[u] leaves code[u] on every entry that depends on u alone, once divided by J·1. Two codes in
-random order tell a lone unit from a mixture, whose quotient is a mean of several code numbers.
+A product J·t costs two backward passes. Let t be code[u] at unit u: where an entry depends on u alone,
+J·t / J·1 is code[u]; where it depends on several units, it is a mean of their codes. Two codes in random
+order tell the two cases apart.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""One real forward, recorded: what each layer, activation and norm of a model reads.
+"""Record one forward pass: the inputs of each layer, activation and norm.
 
-The forward runs on a copy. The output of each Linear, convolution and activation is cut: replaced by
-a new leaf of positive random values, so that every later tensor depends on the leaves it can reach
-without passing another layer. The sparsity of these short Jacobians says which entries are whose.
-Norms keep their features in place, so they count as the identity here.
+The pass runs on a copy of the model. The output of each Linear, convolution and activation is replaced by a
+new leaf of positive random values. So a later tensor depends only on the leaves that no other layer separates
+from it, and the Jacobians between them are cheap. Norms count as the identity: they do not permute features.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Tape:
     outputs: list[Tensor] = field(default_factory=list)
 
     def input(self, value: Any) -> Any:
-        """An input of the model, noted as something that layers may read; anything but floats as it is."""
+        """Record a float input of the model and return it with a gradient; return anything else as it is."""
         if not _is_float(value):
             return value
         leaf = value.detach().clone().requires_grad_()

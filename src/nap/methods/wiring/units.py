@@ -1,9 +1,8 @@
-"""Which entries of which parameters belong to each hidden unit: a value to print, test and act on.
+"""Hidden units and their parameter entries.
 
-A unit's incoming entries are its row of the layer that produces it, its bias, and its scale and offset
-in any norm on the way. Its outgoing entries are the columns that read it in every layer after it: one
-column in a Linear, height × width of them where a channel was flattened, a kernel slice in a
-convolution.
+Incoming entries: the unit's row of the weight that computes it, its bias, and its scale and offset in norms
+before the activation. Outgoing entries: its columns in every layer that reads it. That is one column of a
+Linear, height × width columns behind a flattened channel, or a kernel slice of a convolution.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from nap.methods.wiring.entries import Entries
 
 @dataclass(frozen=True)
 class Units:
-    """One hidden layer: its units, the activation that shows them, their incoming and outgoing entries."""
+    """The units of one hidden layer, with their activation and their incoming and outgoing entries."""
 
     name: str
     size: int
-    activation: str  # the module whose output shows the units
+    activation: str  # the module whose output has the units
     call: int  # which of its calls in a forward, from 0
     axis: int  # of that output
     unit: Tensor  # the unit at each index of that axis, −1 for none
