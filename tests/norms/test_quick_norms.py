@@ -147,3 +147,20 @@ def test_parameters_made_in_inference_mode_work() -> None:
         torch.testing.assert_close(model(x), by_definition(model, x))
         model[0].weight.mul_(1e-3)
         torch.testing.assert_close(model(x), by_definition(model, x))
+
+
+def test_a_default_device_changes_no_bit() -> None:
+    def trained() -> Tensor:
+        model, x = converted(), torch.linspace(-1, 1, 16).sin().view(4, 4)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        nap.Projector(model).attach(optimizer)
+        for _ in range(10):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        assert KNOWN in vars(model[0].nap_norm)
+        return model(x)
+
+    plain = trained()
+    with torch.device("cpu"):
+        assert torch.equal(trained(), plain)

@@ -13,6 +13,7 @@ import torch
 from torch import _C, Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn.modules import module as torch_module
+from torch.utils._device import DeviceContext
 
 from nap.norms.small import SmallWeight, is_small
 
@@ -25,11 +26,17 @@ def is_watched() -> bool:
     """Whether a compiler, a tracer, a mode or a transform of torch.func looks on, and shall see tensors."""
     return (
         is_compiling()  # first, since a compiler cannot follow the others
-        or _C._len_torch_function_stack() > 0
+        or (_C._len_torch_function_stack() > 0 and not _only_default_devices())
         or _C._len_torch_dispatch_stack() > 0
         or _C._get_tracing_state() is not None
         or _C._functorch.maybe_current_level() is not None  # there even detach() gives no plain tensor
     )
+
+
+def _only_default_devices() -> bool:
+    """Whether all function modes are those of `torch.set_default_device`, which look at nothing."""
+    modes = [_C._get_function_stack_at(place) for place in range(_C._len_torch_function_stack())]
+    return all(type(mode) is DeviceContext for mode in modes)
 
 
 def mean_square(weights: Sequence[Tensor], rows: int | None) -> float | None:
