@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from nap.lab.cli.main import main
+from nap.lab.experiments import MODULES
 from sweep_trials import (
     advanced,
     assert_same,
@@ -67,9 +70,13 @@ def test_drivers_are_killed_and_stopped_and_the_next_one_goes_on(expected: Path)
     assert_same("results", expected, runs=RUNS)
 
 
-def test_a_run_that_always_fails_is_tried_again_and_told_and_the_others_finish(expected: Path) -> None:
-    with sweeping(*SIZE, "--broken", "1", "--retries", "1") as driver:
-        out = driver.said(code=1)
+def test_a_run_that_always_fails_is_tried_again_and_told_and_the_others_finish(
+    expected: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(MODULES, "counting", "sweep_tiny")
+    monkeypatch.setenv("GIT_DIR", os.devnull)
+    assert main(["sweep", "counting", *SIZE, "--broken", "1", "--retries", "1"]) == 1
+    out = capfd.readouterr().out
     reason = f"RuntimeError: run 1 is broken (more in {Path.cwd()}/results/counting-demo/run-1/failure.txt)"
     assert f"run-1: {reason}; to resume from its last checkpoint" in out
     assert f"run-1: failed: {reason}; given up after 2 attempts without a checkpoint" in out
@@ -77,8 +84,7 @@ def test_a_run_that_always_fails_is_tried_again_and_told_and_the_others_finish(e
     assert "Traceback" in Path("results/counting-demo/run-1/failure.txt").read_text()
     ends = sessions("results")
     assert ends["run-0"] == ["finished"]
-    with sweeping(*SIZE) as mended:
-        out = mended.said()
-    assert "2 runs, 1 finished already" in out
+    assert main(["sweep", "counting", *SIZE]) == 0
+    assert "2 runs, 1 finished already" in capfd.readouterr().out
     assert_same("results", expected, runs=RUNS)
     assert sessions("results")["run-0"] == ends["run-0"]
