@@ -14,7 +14,7 @@ from nap.conversion.light import is_large, light_copy
 from nap.conversion.trial import record_all
 from nap.norms.norm import EPS, Norm
 from nap.tracing.product_shapes import product_shape
-from zoo import handmade
+from zoo import handmade, unfamiliar_masked
 from zoo.entry import Entry
 from zoo.sequence import Recurrent, tokens
 
@@ -31,6 +31,14 @@ def planned(entry: Entry, monkeypatch: pytest.MonkeyPatch, is_light: bool) -> st
 
 @pytest.mark.parametrize("entry", handmade.ENTRIES[::3], ids=lambda entry: f"{entry.family}: {entry.name}")
 def test_the_plan_is_the_same_without_values(entry: Entry, monkeypatch: pytest.MonkeyPatch):
+    assert planned(entry, monkeypatch, True) == planned(entry, monkeypatch, False)
+
+
+MASKED = {"autoregressive", "mixing of the past by a triangle", "one pixel after another", "pruned at random"}
+
+
+@pytest.mark.parametrize("entry", [e for e in unfamiliar_masked.FAMILY if e.name in MASKED], ids=str)
+def test_masks_are_read_from_values(entry: Entry, monkeypatch: pytest.MonkeyPatch):
     assert planned(entry, monkeypatch, True) == planned(entry, monkeypatch, False)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nap.tracing import arithmetic, layers, meetings
 from nap.tracing.call import Call, Follow, Outcome
+from nap.tracing.masked import need_values
 from nap.tracing.operations import EPSILON, KEEPING_LAYOUT, KINDS, Kind
 from nap.tracing.scripted import names_of_function
 from nap.tracing.values import Value
@@ -36,6 +37,7 @@ _FOLLOW: dict[Kind, Follow] = {
 
 def follow(call: Call) -> Outcome:
     """The value of each result of a call; what else it does is reported to the recorder."""
+    need_values(call)
     kind = kind_of(call)
     outcome = _FOLLOW[kind](call) if kind in _FOLLOW else arithmetic.follow_unknown(call)
     if not any(v.carry for v in call.operands) or _keeps_layout(call, kind):

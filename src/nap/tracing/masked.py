@@ -6,7 +6,12 @@ such a layer would let each of them depend on all inputs.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from nap.tracing.call import Call
 
 ONE_AFTER_ANOTHER = "zeros in its weight let its features depend on more and more inputs, as in MADE"
 POSITIONS = "zeros in its weight keep positions that it mixes apart"
@@ -64,3 +69,19 @@ def _is_made(weight: Tensor, whole: Tensor | None) -> bool:
     zero = weight == 0
     clamped = bool(((same <= 0) == zero).all())  # to positive numbers, not masked
     return not clamped and bool((same[zero] != 0).all())
+
+
+_MASKING = frozenset(["mul", "multiply", "tril", "triu", "masked_fill", "where"])
+
+
+def need_values(call: Call) -> None:
+    """Raises where a matrix without values is masked: what the mask keeps apart shows in its zeros."""
+    if call.name not in _MASKING:
+        return
+    pairs = list(zip(call.tensors, call.operands, strict=True))
+    if not any(t.is_meta and t.ndim > 1 and v.raw and not v.data for t, v in pairs):
+        return
+    others = [t for t, v in pairs if t.ndim > 1 and not (v.sources or v.data or t.is_meta)]
+    masks = [t for t in others if bool((t == 0).any()) and bool(((t == 0) | (t == 1)).all())]
+    if masks or call.name in ("tril", "triu"):
+        raise ValueError("a weight is masked, and what the mask keeps apart shows in its values")
