@@ -196,6 +196,31 @@ def test_a_model_that_fails_without_its_norms_can_be_tried():
     assert "not compared without norms, samples (axis 0): out of range" in str(result)
 
 
+class Merged(nn.Module):
+    """LoRA that calls its layer in eval mode alone, with merged weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.a, self.b = nn.Linear(8, 16), nn.Linear(8, 2, False), nn.Linear(2, 16, False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return self.layer(x)
+        return F.linear(x, self.layer.weight + self.b.weight @ self.a.weight, self.layer.bias)
+
+
+def test_a_norm_that_does_not_run_while_training_is_found():
+    model = nn.Sequential(Merged(), nn.ReLU(), nn.Linear(16, 3))
+    nap.normalize_(model, X)
+    with pytest.raises(
+        ValueError, match=r"0\.layer\.nap_norm does not run in train mode.*exclude=\['0\.layer'\]"
+    ):
+        nap.verify(model, X)
+    model = nn.Sequential(Merged(), nn.ReLU(), nn.Linear(16, 3))
+    nap.normalize_(model, X, exclude=["0.layer"])
+    nap.verify(model, X)
+
+
 SABOTAGE = [
     (lose_a_hook, "norms of 2 no longer run"),
     (give_a_bias, r"2\.weight is not scale-invariant"),

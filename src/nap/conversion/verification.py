@@ -18,6 +18,7 @@ from nap.conversion.multiplied import Products
 from nap.conversion.normalize import plan_with
 from nap.conversion.orders import broken_masks, broken_orders
 from nap.conversion.reach import unreached
+from nap.conversion.training import idle_norms
 from nap.conversion.trial import detached_copy, examples_of, fixed_randomness, wake_
 from nap.norms.norm import CHILD, normalise_input, normalise_output
 from nap.norms.products import products_run
@@ -87,6 +88,7 @@ def verify(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None)
         leaks.update(leaks_of_norms(twin, partial(_run, twin, inputs, named)))
         failures += [f for f in _mixtures(twin, inputs, named, untried) if f not in failures]
         failures += [f for f in _untrue_roles(twin, inputs, named) if f not in failures]
+        failures += [f for f in idle_norms(model, *example, untried) if f not in failures]
     failures += [f"{name} is not scale-invariant: {c:.1e}" for name, c in changes.items() if not c < EXACT]
     failures += [f"{name} {leak}" for name, found in leaks.items() for leak in found]
     if failures:
