@@ -37,7 +37,9 @@ def test_the_plan_is_the_same_without_values(entry: Entry, monkeypatch: pytest.M
 MASKED = {"autoregressive", "mixing of the past by a triangle", "one pixel after another", "pruned at random"}
 
 
-@pytest.mark.parametrize("entry", [e for e in unfamiliar_masked.FAMILY if e.name in MASKED], ids=str)
+@pytest.mark.parametrize(
+    "entry", [e for e in unfamiliar_masked.FAMILY if e.name in MASKED], ids=lambda entry: entry.name
+)
 def test_masks_are_read_from_values(entry: Entry, monkeypatch: pytest.MonkeyPatch):
     assert planned(entry, monkeypatch, True) == planned(entry, monkeypatch, False)
 
