@@ -22,7 +22,7 @@ def refuse_causal(decision: Decision, model: nn.Module, example: Example) -> Non
         return
     try:
         axis = ordered_axis(model, *example)
-    except Exception:  # of any kind: the caller's model may have no gradients
+    except Exception:  # no gradients, say: nap.verify tries it without, and names what it cannot
         return
     if axis is not None:
         reason = (

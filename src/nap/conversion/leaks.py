@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
+from nap.conversion.trial import failure, first_tensor
 from nap.norms.norm import CHILD, Norm
 
 Run = Callable[[Any, Any], list[Tensor]]  # inputs by position and by name → outputs
@@ -89,7 +90,7 @@ def leaks_of_model(
     inputs, or fails without its norms (a distribution given NaN), cannot be tried; `untried` then gets why.
     """
     norms = {name: module for name, module in model.named_modules() if isinstance(module, Norm)}
-    first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.ndim), None)
+    first = first_tensor((args, kwargs))
     spans_positions = any(norm.layout == "sample" for norm in norms.values())
     for axis, what in AXES.items():
         if first is None or first.ndim <= axis or first.shape[axis] < 2 or (axis and spans_positions):
@@ -99,7 +100,7 @@ def leaks_of_model(
             try:
                 names = _mixing(norms, run, (args, dict(kwargs)), (axis, size, place))
             except Exception as reason:  # of any kind: it is the caller's model that raises
-                untried.append(f"{what} (axis {axis}): {' '.join(str(reason).split())}")
+                untried.append(failure(f"{what} (axis {axis})", reason))
                 break
             if names:
                 yield (

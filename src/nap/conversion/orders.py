@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from nap.conversion.leaks import SAME, Run, culprits, replaced, way_out, without
+from nap.conversion.trial import failure, first_tensor
 from nap.norms.norm import Norm
 
 TRIES = 4  # inputs that differ in one place
@@ -33,7 +34,7 @@ def broken_orders(
 def _orders(
     norms: Mapping[str, Norm], run: Run, args: Any, kwargs: Mapping[str, Any], untried: list[str]
 ) -> Iterator[str]:
-    first = _first_tensor((args, kwargs))
+    first = first_tensor((args, kwargs))
     for axis in range(1, first.ndim if first is not None and norms else 0):
         assert first is not None
         if (size := first.shape[axis]) < 4:
@@ -41,7 +42,7 @@ def _orders(
         try:
             names = _looking_ahead(norms, run, (args, dict(kwargs)), axis, size)
         except Exception as reason:  # of any kind: it is the caller's model that raises
-            untried.append(f"order along axis {axis}: {' '.join(str(reason).split())}")
+            untried.append(failure(f"order along axis {axis}", reason))
             continue
         if names:
             yield (
@@ -147,7 +148,7 @@ def _mixed_features(
     module: nn.Module, norms: Mapping[str, Norm], run: Run, inputs: Any, untried: list[str]
 ) -> Iterator[str]:
     """Norms over features that masks of matrices keep apart."""
-    first = _first_tensor(inputs)
+    first = first_tensor(inputs)
     if first is None or first.ndim < 2 or all(mask.ndim > 2 for mask in _masks(module)):
         return
     axis = first.ndim - 1
@@ -165,7 +166,7 @@ def _mixed_features(
 
             blamed |= dict.fromkeys(culprits(norms, mixes))
         except Exception as reason:  # of any kind: it is the caller's model that raises
-            untried.append(f"features that masks keep apart: {' '.join(str(reason).split())}")
+            untried.append(failure("features that masks keep apart", reason))
             return
     if blamed:
         yield f"{', '.join(blamed)}: mixes features that masks keep apart; {way_out(list(blamed))}"
@@ -183,7 +184,3 @@ def _still(runs: list[list[Tensor]]) -> list[Tensor]:
 
 def _share(mask: Tensor) -> float:
     return float(mask.double().mean()) if mask.numel() else 0.0
-
-
-def _first_tensor(inputs: Any) -> Tensor | None:
-    return next((x for x in tree_leaves(inputs) if isinstance(x, Tensor) and x.ndim), None)

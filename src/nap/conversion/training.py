@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nap.conversion.trial import detached_copy, fixed_randomness, wake_
+from nap.conversion.trial import detached_copy, failure, fixed_randomness, wake_
 from nap.norms.norm import CHILD
 from nap.tracing.values import held_tensors
 
@@ -27,7 +27,7 @@ def idle_norms(model: nn.Module, args: Any, kwargs: Mapping[str, Any], untried: 
         with torch.enable_grad(), fixed_randomness(twin):
             loss = _sum(held_tensors(twin(*args, **kwargs)))
     except Exception as reason:  # of any kind: it is the caller's model that raises
-        untried.append(f"in train mode: {' '.join(str(reason).split())}")
+        untried.append(failure("in train mode", reason))
         return
     if loss is None:
         return

@@ -159,3 +159,13 @@ def fixed_randomness(model: nn.Module) -> Iterator[None]:
         for index in cuda:
             torch.cuda.default_generators[index].manual_seed(0)
         yield
+
+
+def first_tensor(inputs: Any) -> Tensor | None:
+    """The first tensor with an axis in nested inputs."""
+    return next((x for x in tree_leaves(inputs) if isinstance(x, Tensor) and x.ndim), None)
+
+
+def failure(trial: str, reason: Exception) -> str:
+    """What was tried, and why it failed, in one line."""
+    return f"{trial}: {' '.join(str(reason).split())}"

@@ -23,7 +23,7 @@ _is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 
 
 def is_watched() -> bool:
-    """Whether a compiler, a tracer, a mode or a transform of torch.func looks on, and shall see tensors."""
+    """Whether a compiler, a tracer, a mode or a transform of torch.func needs the plain path."""
     return (
         is_compiling()  # first, since a compiler cannot follow the others
         or (_C._len_torch_function_stack() > 0 and not _only_default_devices())
