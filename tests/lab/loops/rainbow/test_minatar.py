@@ -6,12 +6,14 @@ import logging
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from nap.lab.cli import main
 from nap.lab.experiments import experiments
 from nap.lab.loops.rainbow import minatar
 from nap.lab.loops.rainbow.games import MINATAR, make
@@ -122,6 +124,14 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="pip install --no-deps MinAtar"):
         make(BREAKOUT, 1)
     minatar._game.cache_clear()
+
+
+@pytest.mark.parametrize("experiment", ["minatar", "minatar-ends", "minatar-sequential", "ablations"])
+def test_its_experiments_do_without_ale_py(
+    experiment: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)  # so that its import fails
+    assert main(["sweep", experiment, "--scale", "small", "--out", str(tmp_path), "--dry-run"]) == 0
 
 
 def test_the_network_s_size_is_that_of_minatar_s_authors() -> None:
